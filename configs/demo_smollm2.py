@@ -1,0 +1,32 @@
+"""GRPO on SmolLM2-135M-Instruct: code (graded in a sandbox) and arithmetic at once.
+
+  python -m ptjax.launch train --config configs/demo_smollm2.py --workdir runs/demo
+
+Hardware: 2 CPU cores, 12 GB.
+"""
+
+from ml_collections import ConfigDict
+
+from ptjax.core.config import to_config_dict
+from ptjax.evals.heldout import EvalConfig
+from ptjax.experience.collect import PolicyConfig
+from ptjax.experience.mixture import DomainConfig
+from ptjax.experience.packing import PackConfig
+from ptjax.rollout.engine import EngineConfig
+from ptjax.train.experiment import Experiment, RLConfig
+from ptjax.train.optimizer import OptimizerConfig
+
+
+def get_config() -> ConfigDict:
+  return to_config_dict(
+    Experiment(
+      name="demo_smollm2",
+      domains=(DomainConfig("code"), DomainConfig("arithmetic")),
+      policy=PolicyConfig(max_new_tokens=48),
+      engine=EngineConfig(num_slots=32, max_length=192, decode_chunk=8),
+      pack=PackConfig(length=512, actions=256, rows=2),
+      rl=RLConfig(num_steps=20, prompts_per_step=8, group_size=8, reference=True),
+      optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
+      eval=EvalConfig(tasks_per_domain=100),
+    )
+  )

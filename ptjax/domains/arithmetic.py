@@ -1,0 +1,114 @@
+"""Arithmetic from reasoning-gym's seeded generators, scored by their own scorers."""
+
+import dataclasses
+import functools
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from ptjax.domains.domain import Domain
+from ptjax.domains.split import draw
+from ptjax.envs.environment import Services, Split, Task
+from ptjax.rewards import tree
+
+# The datasets are index-seeded and virtual: a large size costs nothing.
+_NUM_INDICES = 2**31 - 1
+
+# A sign belongs to the number unless it follows a digit or a closing bracket, as the
+# minus of a difference does: "x = -5" ends in -5, "8-5" in 5.
+_NUMBER = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
+_BARE_NUMBER = re.compile(r"\s*-?\d+\.?\s*")
+
+CHAIN_SUM: Mapping[str, Any] = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Which tasks.
+
+  Attributes:
+    name: name of the domain.
+    generator: name of a reasoning-gym dataset whose answers are numbers.
+    parameters: keyword arguments of that dataset's config.
+    instruction: sentence after the question.
+    partial_credit: whether a score under 1 of the dataset's scorer counts. Those scorers give
+      some of it to any answer that contains the right one ("-5" or "15" for "5").
+  """
+
+  name: str = "arithmetic"
+  generator: str = "chain_sum"
+  parameters: Mapping[str, Any] = dataclasses.field(default_factory=lambda: CHAIN_SUM)
+  instruction: str = "Answer with the result only."
+  partial_credit: bool = False
+
+
+def extract_answer(response: str) -> str | None:
+  """The last number of a text with its sign, or None; one parser for training and evaluation."""
+  numbers = _NUMBER.findall(response)
+  return numbers[-1] if numbers else None
+
+
+def grade_format(task: Task, response: str, services: Services) -> float:
+  """1 for an answer that is a bare number, else 0."""
+  del task, services
+  return float(_BARE_NUMBER.fullmatch(response) is not None)
+
+
+def build(config: Config | None = None) -> Domain:
+  """Makes the domain; raises ValueError for an unknown generator or wrong parameters."""
+  config = config or Config()
+  dataset = _dataset(config.generator, dict(config.parameters))
+
+  def make_task(seed: int, split: Split) -> Task:
+    entry = draw(
+      lambda rng: dataset[rng.randrange(_NUM_INDICES)],
+      lambda entry: entry["question"],
+      seed,
+      split,
+    )
+    content = f"{entry['question']}\n{config.instruction}"
+    messages = ({"role": "user", "content": content},)
+    return Task(config.name, seed, split, messages, {"entry": entry})
+
+  def grade_answer(task: Task, response: str, services: Services) -> float:
+    del services
+    score = dataset.score_answer(extract_answer(response), task.data["entry"])
+    return score if config.partial_credit or score == 1.0 else 0.0
+
+  return Domain(
+    name=config.name,
+    family="reasoning",
+    license="Apache-2.0",
+    source=f"reasoning-gym {config.generator}",
+    make_task=make_task,
+    rewards=tree.general_domain(
+      tree.Node("general", (tree.Child(1.0, tree.Leaf("format", grade_format)),)),
+      tree.Node("domain", (tree.Child(1.0, tree.Leaf("answer", grade_answer)),)),
+    ),
+    passed=lambda rewards: rewards["domain/answer"] == 1.0,
+    oracle=lambda task: task.data["entry"]["answer"],
+    attacks=("", "I do not know.", "nan", "inf", "--", "1" * 5000),
+  )
+
+
+@functools.cache
+def _reasoning_gym():
+  """The package, imported when first needed: the import takes seconds."""
+  with warnings.catch_warnings():
+    # A dependency of it warns when it is first compiled; that is not for our users to see.
+    warnings.simplefilter("ignore", SyntaxWarning)
+    import reasoning_gym
+  return reasoning_gym
+
+
+def _dataset(generator: str, parameters: dict[str, Any]):
+  factory = _reasoning_gym().factory
+  if generator not in factory.DATASETS:
+    raise ValueError(
+      f"reasoning-gym has no generator {generator!r}; it has {', '.join(sorted(factory.DATASETS))}"
+    )
+  try:
+    return factory.create_dataset(generator, seed=0, size=_NUM_INDICES, **parameters)
+  except (AssertionError, TypeError) as error:
+    raise ValueError(f"reasoning-gym {generator} refuses {parameters}: {error}") from error

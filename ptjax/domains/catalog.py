@@ -1,0 +1,11 @@
+"""The names of domains that a user types, each with its builder."""
+
+from collections.abc import Callable
+
+from ptjax.domains import arithmetic, code
+from ptjax.domains.domain import Domain
+
+DOMAINS: dict[str, Callable[[], Domain]] = {
+  "arithmetic": arithmetic.build,
+  "code": code.build,
+}

@@ -1,0 +1,93 @@
+"""A domain: a seeded task generator, an environment and a reward tree; and its grading."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from ptjax.core.types import FinishReason, Outcome
+from ptjax.envs import single_turn
+from ptjax.envs.environment import Episode, Play, Services, Split, Task
+from ptjax.rewards import tree
+from ptjax.rewards.failures import InfraFailure, ScoringFailure
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+  """One family member that training can sample from.
+
+  Attributes:
+    name: what a user types; unique.
+    family: the kind it belongs to, for balance and reports.
+    license: SPDX expression of the tasks' licence.
+    source: where the tasks come from.
+    make_task: `(seed, split) -> Task`, deterministic; splits are disjoint by content.
+    rewards: scores the response of an episode.
+    passed: the yes/no verdict from the values of the reward tree by path.
+    oracle: `task -> response` that earns full reward; admission checks it.
+    attacks: responses that try to cheat; admission checks that they earn nothing on the
+      domain node.
+    play: runs an episode.
+    score_truncated: whether an answer cut off by the length limit is scored like any other.
+  """
+
+  name: str
+  family: str
+  license: str
+  source: str
+  make_task: Callable[[int, Split], Task]
+  rewards: tree.RewardTree
+  passed: Callable[[Mapping[str, float]], bool]
+  oracle: Callable[[Task], str]
+  attacks: tuple[str, ...] = ()
+  play: Play = single_turn.play
+  score_truncated: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Grade:
+  """The verdict on one episode.
+
+  Attributes:
+    outcome: `rewards` holds the root "" exactly where this is SCORED, or TRUNCATED in a
+      domain that scores truncated answers.
+    rewards: value of each evaluated node by path.
+    passed: the domain's verdict; False without a score.
+    detail: why there is no score; "" where there is one.
+  """
+
+  outcome: Outcome
+  rewards: Mapping[str, float]
+  passed: bool = False
+  detail: str = ""
+
+
+async def grade(domain: Domain, task: Task, episode: Episode, services: Services) -> Grade:
+  """Grades an episode: the boundary at which scoring failures become typed outcomes.
+
+  Faults of the program itself (any exception but `ScoringFailure`) pass through.
+  """
+  match episode.finish_reason:
+    case FinishReason.CANCELLED:
+      return Grade(Outcome.CANCELLED, {}, detail="generation was cancelled")
+    case FinishReason.LENGTH if not domain.score_truncated:
+      return Grade(Outcome.TRUNCATED, {}, detail="the answer met the length limit")
+  graded = await grade_response(domain, task, episode.response, services)
+  if graded.outcome is Outcome.SCORED and episode.finish_reason is FinishReason.LENGTH:
+    return dataclasses.replace(graded, outcome=Outcome.TRUNCATED)
+  return graded
+
+
+async def grade_response(domain: Domain, task: Task, response: str, services: Services) -> Grade:
+  """Grades a bare response as if the policy had stopped by itself."""
+  try:
+    scores = await tree.evaluate(domain.rewards, task, response, services)
+  except ScoringFailure as failure:
+    return _failed(failure, {})
+  if scores.failure is not None:
+    return _failed(scores.failure, scores.rewards)
+  return Grade(Outcome.SCORED, scores.rewards, domain.passed(scores.rewards))
+
+
+def _failed(failure: ScoringFailure, rewards: Mapping[str, float]) -> Grade:
+  infra = isinstance(failure, InfraFailure)
+  outcome = Outcome.INFRA_FAILED if infra else Outcome.UNSCORABLE
+  return Grade(outcome, rewards, detail=str(failure))

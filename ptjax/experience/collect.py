@@ -1,0 +1,189 @@
+"""Episodes: environments and the engine joined in one event loop.
+
+The engine decodes in a worker thread while the loop runs tools and graders, so that
+sandbox time overlaps with decoding.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from ptjax.core.types import FinishReason, Outcome, Trajectory
+from ptjax.data.chat_template import ChatTemplate
+from ptjax.domains.domain import Domain, Grade, grade
+from ptjax.envs.environment import Episode, Generation, Message, Services, Task
+from ptjax.rollout.engine import Engine
+from ptjax.rollout.sampling import SamplingConfig
+from ptjax.rollout.scheduler import Completion, Request
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeSpec:
+  """An episode to play.
+
+  Attributes:
+    task: what to solve.
+    group: episodes of one prompt share it.
+    index: unique in the collection; enters the random key of every generation.
+  """
+
+  task: Task
+  group: int
+  index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+  """A finished and graded episode."""
+
+  spec: EpisodeSpec
+  episode: Episode
+  grade: Grade
+
+  def trajectory(self, seed: int) -> Trajectory:
+    """The record that trains."""
+    e = self.episode
+    return Trajectory(
+      tokens=e.tokens,
+      action_mask=e.action_mask,
+      behavior_logprobs=e.behavior_logprobs,
+      policy_versions=e.policy_versions,
+      turn_starts=e.turn_starts,
+      domain=self.spec.task.domain,
+      group=self.spec.group,
+      seed=seed,
+      rewards=self.grade.rewards,
+      outcome=self.grade.outcome,
+      finish_reason=e.finish_reason,
+      passed=self.grade.passed,
+    )
+
+  @property
+  def trainable(self) -> bool:
+    """Whether it has a reward: scored, or truncated where the domain scores that."""
+    return "" in self.grade.rewards and self.grade.outcome in (Outcome.SCORED, Outcome.TRUNCATED)
+
+
+class EngineLoop:
+  """Lets coroutines await completions of one engine."""
+
+  def __init__(self, engine: Engine):
+    self._engine = engine
+    self._futures: dict[int, asyncio.Future[Completion]] = {}
+    self._inbox: list[Request] = []
+
+  async def complete(self, request: Request) -> Completion:
+    """Submits a request and waits for its end."""
+    future = asyncio.get_running_loop().create_future()
+    self._futures[request.id] = future
+    # The engine may be decoding in its thread: it takes new requests between chunks.
+    self._inbox.append(request)
+    return await future
+
+  async def drive(self, episodes: asyncio.Future) -> None:
+    """Steps the engine until the episodes are done."""
+    while not episodes.done():
+      for request in self._inbox:
+        self._engine.submit(request)
+      self._inbox.clear()
+      if self._engine.idle:
+        # Every episode waits for its environment or its grader.
+        await asyncio.wait([episodes], timeout=0.001)
+        continue
+      for completion in await asyncio.to_thread(self._engine.step):
+        self._futures.pop(completion.id).set_result(completion)
+      await asyncio.sleep(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig:
+  """How the policy answers.
+
+  Attributes:
+    sampling: temperature and filters.
+    max_new_tokens: limit of one generation.
+    stop_strings: texts that end a generation, beside the end tokens of the tokenizer.
+  """
+
+  sampling: SamplingConfig = SamplingConfig()
+  max_new_tokens: int = 64
+  stop_strings: tuple[str, ...] = ()
+
+
+class EnginePolicy:
+  """The `Policy` of one episode: its generations differ from others' only by their key."""
+
+  def __init__(
+    self, loop: EngineLoop, template: ChatTemplate, config: PolicyConfig, seed: int, ids
+  ):
+    self._loop, self._template, self._config = loop, template, config
+    self._seed, self._ids = seed, ids
+
+  def encode(self, messages: Sequence[Message]) -> np.ndarray:
+    return self._template.encode(messages, add_generation_prompt=True)
+
+  async def generate(self, context: np.ndarray) -> Generation:
+    tokenizer = self._template.tokenizer
+    request = Request(
+      id=next(self._ids),
+      prompt=context,
+      max_new_tokens=self._config.max_new_tokens,
+      sampling=self._config.sampling,
+      seed=self._seed,
+      stop_ids=tokenizer.eos_ids,
+      stop_strings=self._config.stop_strings,
+    )
+    done = await self._loop.complete(request)
+    text_tokens = done.tokens
+    if len(text_tokens) and int(text_tokens[-1]) in tokenizer.eos_ids:
+      text_tokens = text_tokens[:-1]
+    text = _before_stop(tokenizer.decode(text_tokens), self._config.stop_strings)
+    return Generation(done.tokens, done.logprobs, done.policy_versions, text, done.finish_reason)
+
+
+def _before_stop(text: str, stops: Sequence[str]) -> str:
+  cuts = [i for i in (text.find(stop) for stop in stops) if i >= 0]
+  return text[: min(cuts)] if cuts else text
+
+
+async def collect(
+  engine: Engine,
+  template: ChatTemplate,
+  domains: dict[str, Domain],
+  specs: Sequence[EpisodeSpec],
+  services: Services,
+  config: PolicyConfig,
+  seed: int,
+) -> list[Played]:
+  """Plays and grades all episodes; results in the order of `specs`.
+
+  What an episode samples depends on `seed`, its `index` and the weights, not on the other
+  episodes or on the order in which they end. The first error of an environment or grader
+  that is not a typed scoring failure ends the collection.
+  """
+  loop = EngineLoop(engine)
+  stride = len(specs) and max(spec.index for spec in specs) + 1
+
+  async def one(spec: EpisodeSpec) -> Played:
+    domain = domains[spec.task.domain]
+    ids = itertools.count(spec.index, stride)  # turn n of the episode has the n-th of them
+    policy = EnginePolicy(loop, template, config, seed, ids)
+    episode = await domain.play(spec.task, policy, services)
+    return Played(spec, episode, await grade(domain, spec.task, episode, services))
+
+  episodes = asyncio.gather(*(one(spec) for spec in specs))
+  driver = asyncio.ensure_future(loop.drive(episodes))
+  try:
+    await asyncio.wait([episodes, driver], return_when=asyncio.FIRST_COMPLETED)
+    if driver.done():
+      driver.result()  # a fault of the engine surfaces here
+    return await episodes
+  finally:
+    episodes.cancel()
+    driver.cancel()
+
+
+__all__ = ["EpisodeSpec", "FinishReason", "Played", "PolicyConfig", "collect"]

@@ -1,0 +1,60 @@
+"""The shape of a decoder."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+  """A decoder of the Llama family: RMSNorm, RoPE, grouped-query attention, SwiGLU.
+
+  Attributes:
+    vocab_size: rows of the embedding table.
+    d_model: width of the residual stream.
+    num_layers: blocks.
+    num_heads: query heads.
+    num_kv_heads: key/value heads; query head n reads key/value head n // (N / K).
+    head_dim: width of one head.
+    d_ff: width of the gated feed-forward layer.
+    rope_theta: base of the rotary frequencies.
+    norm_eps: added to the mean square in RMSNorm.
+    tie_embeddings: the output projection is the embedding table.
+    max_position: positions the weights were trained for.
+    matmul_dtype: dtype in which matrix products read their operands; they always
+      accumulate in float32.
+    activation_dtype: dtype of the residual stream between the products.
+    remat: recompute each block in the backward pass instead of saving its inside.
+  """
+
+  vocab_size: int
+  d_model: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  d_ff: int
+  rope_theta: float = 10_000.0
+  norm_eps: float = 1e-5
+  tie_embeddings: bool = True
+  max_position: int = 8192
+  matmul_dtype: str = "float32"
+  activation_dtype: str = "float32"
+  remat: bool = False
+
+  def __post_init__(self):
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(
+        f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+      )
+    if self.head_dim % 2:
+      raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding rotates pairs")
+    for name in ("matmul_dtype", "activation_dtype"):
+      if getattr(self, name) not in ("float32", "bfloat16"):
+        raise ValueError(f"{name} is {getattr(self, name)!r}; use 'float32' or 'bfloat16'")
+
+  @property
+  def num_params(self) -> int:
+    """Parameters of the decoder, tied embeddings counted once."""
+    d, heads, kv = self.d_model, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+    block = 2 * d * heads + 2 * d * kv + 3 * d * self.d_ff + 2 * d
+    tables = 1 if self.tie_embeddings else 2
+    return tables * self.vocab_size * d + self.num_layers * block + d

@@ -1,0 +1,24 @@
+"""Heads on the decoder's hidden states: next-token logits and scalar values."""
+
+import jax
+import jax.numpy as jnp
+
+from ptjax.models.decoder import Params
+from ptjax.models.layers import project
+
+
+def logits(params: Params, hidden_AD: jax.Array, dtype: str) -> jax.Array:
+  """Next-token logits f32[A, V] from hidden states, tied or not."""
+  if "lm_head" in params:
+    return project("AD,DV->AV", hidden_AD, params["lm_head"]["w"], dtype)
+  return project("AD,VD->AV", hidden_AD, params["embed"]["table"], dtype)
+
+
+def init_value_head(d_model: int) -> dict[str, jax.Array]:
+  """A value head that starts at 0 everywhere: the first advantages are the returns."""
+  return {"w": jnp.zeros((d_model,), jnp.float32), "b": jnp.zeros((), jnp.float32)}
+
+
+def values(head: dict[str, jax.Array], hidden: jax.Array) -> jax.Array:
+  """State values f32[...] from hidden[..., D]."""
+  return hidden.astype(jnp.float32) @ head["w"] + head["b"]

@@ -1,0 +1,82 @@
+"""The small parts of a decoder: products, norm, rotary embedding."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+def param(
+  rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], init: Callable
+) -> nnx.Param:
+  """A float32 parameter that names the logical axis of each dimension."""
+  if len(shape) != len(axes):
+    raise ValueError(f"shape {shape} has {len(shape)} dimensions, axes {axes} name {len(axes)}")
+  return nnx.Param(init(rngs.params(), shape, jnp.float32), axes=axes)
+
+
+def project(spec: str, x: jax.Array, w: jax.Array, dtype: str) -> jax.Array:
+  """einsum(spec, x, w) reading its operands in `dtype`, accumulated in float32.
+
+  The backward products read their operands in `dtype` too; a low-precision forward
+  saves the operands already narrowed, at half the memory.
+  """
+  if dtype == "float32":
+    return jnp.einsum(spec, x, w, preferred_element_type=jnp.float32)
+  return _narrow_project(spec, dtype, x, w)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _narrow_project(spec, dtype, x, w):
+  return _narrow_forward(spec, dtype, x, w)[0]
+
+
+def _narrow_forward(spec, dtype, x, w):
+  # The empty arrays carry the operands' dtypes to the backward pass.
+  saved = x.astype(dtype), w.astype(dtype), jnp.zeros(0, x.dtype), jnp.zeros(0, w.dtype)
+  return jnp.einsum(spec, *saved[:2], preferred_element_type=jnp.float32), saved
+
+
+def _narrow_backward(spec, dtype, saved, grad):
+  x, w, x_like, w_like = saved
+  inputs, out = spec.split("->")
+  a, b = inputs.split(",")
+  grad = grad.astype(dtype)
+  dx = jnp.einsum(f"{out},{b}->{a}", grad, w, preferred_element_type=jnp.float32)
+  dw = jnp.einsum(f"{a},{out}->{b}", x, grad, preferred_element_type=jnp.float32)
+  return dx.astype(x_like.dtype), dw.astype(w_like.dtype)
+
+
+_narrow_project.defvjp(_narrow_forward, _narrow_backward)
+
+
+def rms_norm(x: jax.Array, scale_D: jax.Array, eps: float) -> jax.Array:
+  """x / sqrt(mean(x^2) + eps) * scale, in float32, returned in x's dtype.
+
+  Source: Zhang and Sennrich, 2019, eq. 4.
+  """
+  wide = x.astype(jnp.float32)  # the mean square loses too much in bfloat16
+  inverse = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+  return (wide * inverse * scale_D).astype(x.dtype)
+
+
+def rope(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
+  """Rotates the pairs (x_i, x_{i + H/2}) by position * theta^(-2i/H).
+
+  Args:
+    x: [..., heads, H].
+    positions: i32[...], one for each leading index.
+    theta: base of the frequencies.
+
+  Source: Su et al., 2021, in the half-split layout of the Llama checkpoints. The
+  angles are float32: in bfloat16 they are off by a radian at position 4096.
+  """
+  half = x.shape[-1] // 2
+  frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angle = positions.astype(jnp.float32)[..., None, None] * frequency
+  sin, cos = jnp.sin(angle), jnp.cos(angle)
+  left, right = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
+  rotated = jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+  return rotated.astype(x.dtype)

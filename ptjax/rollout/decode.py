@@ -1,0 +1,157 @@
+"""The two compiled programs of the engine: prefill of prompts, a chunk of decode steps."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ptjax.kernels.attention import decode_attention
+from ptjax.models import decoder, heads
+from ptjax.models.config import DecoderConfig
+from ptjax.models.layers import rms_norm
+from ptjax.rollout.sampling import SamplingParams, sample
+from ptjax.rollout.weights import EngineWeights
+
+# C: tokens of one chunk. P: prompts of one prefill. X: stop tokens of a slot, padded with -1.
+
+
+class Cache(NamedTuple):
+  """Keys and values of every slot, one array a layer so that each is updated in place."""
+
+  k_RKSH: tuple[jax.Array, ...]
+  v_RKSH: tuple[jax.Array, ...]
+
+
+class Slots(NamedTuple):
+  """Per-slot state of the decode loop.
+
+  Attributes:
+    token_R: the last token, whose keys and values are not in the cache yet.
+    length_R: tokens in the cache.
+    limit_R: tokens at which the slot stops for length.
+    done_R: nothing more is sampled here.
+    key_R: key of the request; the key of a token is fold_in(key, position).
+    stop_RX: ids that end the request.
+    sampling: settings of each slot.
+  """
+
+  token_R: jax.Array
+  length_R: jax.Array
+  limit_R: jax.Array
+  done_R: jax.Array
+  key_R: jax.Array
+  stop_RX: jax.Array
+  sampling: SamplingParams
+
+
+class Chunk(NamedTuple):
+  """Tokens sampled by one call, valid where the count of the slot says so."""
+
+  tokens_RC: jax.Array
+  logprobs_RC: jax.Array
+  count_R: jax.Array
+
+
+def empty_cache(config: DecoderConfig, slots: int, max_length: int) -> Cache:
+  """A cache of zeros in the activation dtype."""
+  shape = (slots, config.num_kv_heads, max_length, config.head_dim)
+  make = lambda: tuple(  # noqa: E731 - two equal halves
+    jnp.zeros(shape, config.activation_dtype) for _ in range(config.num_layers)
+  )
+  return Cache(make(), make())
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def prefill(config: DecoderConfig, params: decoder.Params, tokens_PT: jax.Array):
+  """Keys and values (k_LPTKH, v_LPTKH) of prompts padded at the end.
+
+  Padding needs no mask: a later position is never seen by an earlier one, and the
+  decode loop reads only as many keys as the slot's length says.
+  """
+  positions_PT = jnp.broadcast_to(jnp.arange(tokens_PT.shape[1]), tokens_PT.shape)
+  ones = jnp.ones_like(tokens_PT)
+  packed = decoder.Packed(tokens_PT, positions_PT, ones, jnp.zeros_like(tokens_PT))
+  _, kv = decoder.bind(config, params)(packed, keep_kv=True)
+  return kv
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def insert(cache: Cache, kv_LPTKH, rows_R: jax.Array, take_R: jax.Array) -> Cache:
+  """Copies prefilled prompt `rows_R[r]` into each slot r where `take_R`."""
+
+  def put(old_RKSH, new_PTKH):
+    new_PKTH = jnp.swapaxes(new_PTKH, 1, 2)
+    length = new_PKTH.shape[2]
+    fresh_RKTH = jnp.where(
+      take_R[:, None, None, None], new_PKTH[rows_R], old_RKSH[:, :, :length]
+    )
+    return jax.lax.dynamic_update_slice(old_RKSH, fresh_RKTH, (0, 0, 0, 0))
+
+  k_LPTKH, v_LPTKH = kv_LPTKH
+  return Cache(
+    tuple(put(old, k_LPTKH[i]) for i, old in enumerate(cache.k_RKSH)),
+    tuple(put(old, v_LPTKH[i]) for i, old in enumerate(cache.v_RKSH)),
+  )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(3, 4))
+def decode_chunk(
+  config: DecoderConfig, num_steps: int, weights: EngineWeights, cache: Cache, slots: Slots
+) -> tuple[Cache, Slots, Chunk]:
+  """Samples up to `num_steps` tokens in every slot that is not done."""
+  rows = slots.token_R.shape[0]
+  chunk = Chunk(
+    jnp.zeros((rows, num_steps), jnp.int32),
+    jnp.zeros((rows, num_steps), jnp.float32),
+    jnp.zeros(rows, jnp.int32),
+  )
+
+  def unfinished(carry):
+    step, _, slots, _ = carry
+    return (step < num_steps) & ~jnp.all(slots.done_R)
+
+  def one_token(carry):
+    step, cache, slots, chunk = carry
+    logits_RV, cache = _next_logits(config, weights, cache, slots)
+    keys_R = jax.vmap(jax.random.fold_in)(slots.key_R, slots.length_R)
+    tokens_R, logprobs_R = sample(logits_RV, keys_R, slots.sampling)
+    live_R = ~slots.done_R
+    length_R = slots.length_R + live_R
+    stopped_R = jnp.any(tokens_R[:, None] == slots.stop_RX, axis=-1)
+    chunk = Chunk(
+      chunk.tokens_RC.at[:, step].set(tokens_R),
+      chunk.logprobs_RC.at[:, step].set(logprobs_R),
+      chunk.count_R + live_R,
+    )
+    slots = slots._replace(
+      token_R=jnp.where(live_R, tokens_R, slots.token_R),
+      length_R=length_R,
+      # The sampled token itself is not in the cache yet, hence the 1.
+      done_R=slots.done_R | stopped_R | (length_R + 1 >= slots.limit_R),
+    )
+    return step + 1, cache, slots, chunk
+
+  _, cache, slots, chunk = jax.lax.while_loop(unfinished, one_token, (0, cache, slots, chunk))
+  return cache, slots, chunk
+
+
+def _next_logits(config, weights: EngineWeights, cache: Cache, slots: Slots):
+  """Logits f32[R, V] after each slot's last token, which enters the cache."""
+  graph = nnx.graphdef(decoder.abstract(config).layers)
+  rows = jnp.arange(slots.token_R.shape[0])
+  keys, values = list(cache.k_RKSH), list(cache.v_RKSH)
+  x_RD = weights.params["embed"]["table"][slots.token_R].astype(config.activation_dtype)
+  for i, layer in enumerate(weights.layers):
+
+    def attend(q_RNH, k_RKH, v_RKH, i=i):
+      at = (rows, slice(None), slots.length_R)
+      keys[i] = keys[i].at[at].set(k_RKH, mode="drop")
+      values[i] = values[i].at[at].set(v_RKH, mode="drop")
+      return decode_attention(q_RNH, keys[i], values[i], slots.length_R + 1)
+
+    x_RD = nnx.merge(graph, layer)(x_RD, slots.length_R, attend, config)
+  hidden_RD = rms_norm(x_RD, weights.params["final_norm"]["scale"], config.norm_eps)
+  logits_RV = heads.logits(weights.params, hidden_RD, config.matmul_dtype)
+  return logits_RV, Cache(tuple(keys), tuple(values))

@@ -1,0 +1,233 @@
+"""The rollout engine: fixed slots, continuous batching, two compiled programs.
+
+A finished request's slot is refilled before the next chunk. What a request samples
+depends on its seed, its id, its prompt and the weights alone: every program has one
+shape, each row of it is computed from that row only, and the key of a token is
+fold_in(fold_in(seed, id), position).
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ptjax.core.types import FinishReason
+from ptjax.data.tokenizer import Tokenizer
+from ptjax.models.config import DecoderConfig
+from ptjax.models.decoder import Params
+from ptjax.rollout import decode
+from ptjax.rollout.sampling import SamplingParams
+from ptjax.rollout.scheduler import Completion, Request, Scheduler
+from ptjax.rollout.weights import EngineWeights, engine_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineConfig:
+  """Size of the engine.
+
+  Attributes:
+    num_slots: requests decoded side by side.
+    max_length: tokens of a request, prompt and completion together.
+    decode_chunk: tokens sampled by one program call; finished slots are refilled between
+      calls.
+    min_prefill: shortest prefill program, in tokens; longer prompts use the next power
+      of two.
+    max_stop_ids: stop tokens a request may name.
+  """
+
+  num_slots: int = 32
+  max_length: int = 256
+  decode_chunk: int = 16
+  min_prefill: int = 32
+  max_stop_ids: int = 4
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      if getattr(self, field.name) < 1:
+        raise ValueError(f"engine.{field.name} {getattr(self, field.name)} must be >= 1")
+
+
+@dataclasses.dataclass
+class EngineStats:
+  """Work done since the engine was made; the caller takes differences."""
+
+  prefill_tokens: int = 0
+  sampled_tokens: int = 0
+  decode_steps: int = 0
+
+
+class Engine:
+  """Generates completions; `submit` requests, call `step` until it is idle."""
+
+  def __init__(self, config: EngineConfig, model: DecoderConfig, tokenizer: Tokenizer | None):
+    """A tokenizer is needed only by requests with stop strings."""
+    self.config, self.model = config, model
+    self.stats = EngineStats()
+    self._tokenizer = tokenizer
+    self._scheduler = Scheduler(config.num_slots)
+    self._weights: EngineWeights | None = None
+    self._version = 0
+    self._cache = decode.empty_cache(model, config.num_slots, config.max_length)
+    rows, i32 = config.num_slots, np.int32
+    # The slots live on the host between chunks: they are a few hundred bytes.
+    self._token, self._length = np.zeros(rows, i32), np.zeros(rows, i32)
+    self._limit, self._done = np.zeros(rows, i32), np.ones(rows, bool)
+    self._seed, self._id = np.zeros(rows, np.uint32), np.zeros(rows, np.uint32)
+    self._stop = np.full((rows, config.max_stop_ids), -1, i32)
+    self._sampling = {
+      "temperature": np.ones(rows, np.float32),
+      "top_k": np.zeros(rows, i32),
+      "top_p": np.ones(rows, np.float32),
+      "min_p": np.zeros(rows, np.float32),
+    }
+
+  def set_weights(self, params: Params, version: int) -> None:
+    """Takes a new version; running requests go on under it (in-flight update)."""
+    self._weights = engine_weights(params, self.model.num_layers)
+    self._version = version
+
+  def submit(self, request: Request) -> None:
+    """Queues a request.
+
+    Raises:
+      ValueError: it cannot fit the engine, names too many stop tokens, or uses stop
+        strings without a tokenizer.
+    """
+    need = len(request.prompt) + request.max_new_tokens
+    if need > self.config.max_length:
+      raise ValueError(
+        f"request {request.id} needs {need} tokens (prompt {len(request.prompt)} + "
+        f"max_new_tokens {request.max_new_tokens}), engine.max_length is "
+        f"{self.config.max_length}; raise it or shorten the request"
+      )
+    if len(request.stop_ids) > self.config.max_stop_ids:
+      raise ValueError(
+        f"request {request.id} names {len(request.stop_ids)} stop tokens, "
+        f"engine.max_stop_ids is {self.config.max_stop_ids}"
+      )
+    if request.stop_strings and self._tokenizer is None:
+      raise ValueError(f"request {request.id} has stop strings; give the engine a tokenizer")
+    self._scheduler.submit(request)
+
+  def cancel(self, request_id: int) -> None:
+    """Drops a request wherever it is; its slot is free at once."""
+    slot = self._scheduler.cancel(request_id)
+    if slot is not None:
+      self._done[slot] = True
+
+  @property
+  def idle(self) -> bool:
+    """No request waits or runs."""
+    return self._scheduler.idle
+
+  def step(self) -> list[Completion]:
+    """Fills free slots, decodes one chunk, and returns the requests that ended."""
+    if self._weights is None:
+      raise ValueError("the engine has no weights; call set_weights first")
+    self._fill_slots()
+    if self.idle:
+      return []
+    self._cache, slots, chunk = decode.decode_chunk(
+      self.model, self.config.decode_chunk, self._weights, self._cache, self._device_slots()
+    )
+    token, length, done, (tokens, logprobs, counts) = jax.device_get(
+      (slots.token_R, slots.length_R, slots.done_R, chunk)
+    )
+    self._token, self._length, self._done = map(np.array, (token, length, done))
+    self.stats.decode_steps += int(counts.max())
+    return self._collect(tokens, logprobs, counts)
+
+  def _collect(self, tokens, logprobs, counts) -> list[Completion]:
+    finished = []
+    for slot, running in self._scheduler.running():
+      count = int(counts[slot])
+      before = len(running.tokens)
+      reason = running.extend(tokens[slot, :count], logprobs[slot, :count], self._version)
+      self.stats.sampled_tokens += len(running.tokens) - before
+      if reason is None and self._done[slot]:
+        raise AssertionError(f"slot {slot} is done, request {running.request.id} is not")
+      if reason is not None:
+        finished.append(running.completion(reason))
+        self._scheduler.free(slot)
+        self._done[slot] = True
+    return finished
+
+  def _fill_slots(self) -> None:
+    """Admits waiting requests; requests with one prompt share one prefill."""
+    by_prompt: dict[bytes, list[tuple[int, Request]]] = {}
+    for slot, request in self._scheduler.admit(self._tokenizer):
+      self._set_slot(slot, request)
+      by_prompt.setdefault(np.asarray(request.prompt, np.int32).tobytes(), []).append(
+        (slot, request)
+      )
+    for sharing in by_prompt.values():
+      # The last prompt token is left to the first decode step, which samples after it.
+      prompt = sharing[0][1].prompt[:-1]
+      if len(prompt):
+        self._prefill(prompt, [slot for slot, _ in sharing])
+
+  def _prefill(self, prompt: np.ndarray, slots: list[int]) -> None:
+    length = prefill_length(len(prompt), self.config)
+    tokens_PT = np.zeros((1, length), np.int32)
+    tokens_PT[0, : len(prompt)] = prompt
+    take_R = np.zeros(self.config.num_slots, bool)
+    take_R[slots] = True
+    kv = decode.prefill(self.model, self._weights.params, tokens_PT)
+    self._cache = decode.insert(self._cache, kv, np.zeros_like(self._token), take_R)
+    self.stats.prefill_tokens += len(prompt)
+
+  def _set_slot(self, slot: int, request: Request) -> None:
+    prompt = request.prompt
+    self._token[slot], self._length[slot] = prompt[-1], len(prompt) - 1
+    self._limit[slot], self._done[slot] = len(prompt) + request.max_new_tokens, False
+    self._seed[slot], self._id[slot] = request.seed, request.id
+    self._stop[slot] = -1
+    self._stop[slot, : len(request.stop_ids)] = request.stop_ids
+    for name, values in self._sampling.items():
+      values[slot] = getattr(request.sampling, name)
+
+  def _device_slots(self) -> decode.Slots:
+    sampling = SamplingParams(*(jnp.asarray(v) for v in self._sampling.values()))
+    return decode.Slots(
+      token_R=jnp.asarray(self._token),
+      length_R=jnp.asarray(self._length),
+      limit_R=jnp.asarray(self._limit),
+      done_R=jnp.asarray(self._done),
+      key_R=request_keys(self._seed, self._id),
+      stop_RX=jnp.asarray(self._stop),
+      sampling=sampling,
+    )
+
+
+@functools.partial(jax.jit)
+def request_keys(seed_R: jax.Array, id_R: jax.Array) -> jax.Array:
+  """fold_in(key(seed), id) of each slot."""
+  return jax.vmap(lambda seed, request: jax.random.fold_in(jax.random.key(seed), request))(
+    seed_R, id_R
+  )
+
+
+def prefill_length(prompt_length: int, config: EngineConfig) -> int:
+  """Tokens of the prefill program for a prompt: a power of two, at most `max_length`.
+
+  It depends on this prompt alone, so that its neighbours cannot change its bits.
+  """
+  length = config.min_prefill
+  while length < prompt_length:
+    length *= 2
+  return min(length, config.max_length)
+
+
+def generate(engine: Engine, requests: list[Request]) -> dict[int, Completion]:
+  """Runs all requests to their end; completions by request id."""
+  for request in requests:
+    engine.submit(request)
+  done = {}
+  while not engine.idle:
+    done.update((completion.id, completion) for completion in engine.step())
+  return done
+
+
+__all__ = ["Completion", "Engine", "EngineConfig", "FinishReason", "Request", "generate"]

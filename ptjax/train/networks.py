@@ -1,0 +1,120 @@
+"""A trainable network on the mesh: placement, gradient accumulation, update."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding
+
+from ptjax.core.metrics import merge
+from ptjax.models import decoder, heads
+from ptjax.models.config import DecoderConfig
+from ptjax.models.decoder import Params
+from ptjax.sharding.rules import Rules, constrainer, tree_shardings
+
+
+class TrainState(NamedTuple):
+  """Parameters, optimiser state and the number of updates behind them."""
+
+  params: Params
+  opt_state: optax.OptState
+  updates: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """Where a network's arrays live: one mesh, and the network's own rules."""
+
+  mesh: Mesh
+  rules: Rules
+
+  def place(self, params: Any, axes: Any) -> Any:
+    """Parameters onto the mesh, sharded by their logical axes."""
+    return jax.device_put(params, tree_shardings(self.rules, self.mesh, axes, params))
+
+  def place_rows(self, batch: Any) -> Any:
+    """Arrays with a leading row axis onto the mesh, rows split over the batch axes."""
+
+    def put(x: np.ndarray) -> jax.Array:
+      axes = ("batch", *(None,) * (x.ndim - 1))
+      return jax.device_put(x, self.rules.sharding(self.mesh, axes, x.shape))
+
+    return jax.tree.map(put, batch)
+
+  @property
+  def constrain(self) -> decoder.Constrain:
+    return constrainer(self.rules, self.mesh)
+
+  def replicated(self) -> NamedSharding:
+    return NamedSharding(self.mesh, jax.sharding.PartitionSpec())
+
+
+def critic_axes(model: DecoderConfig) -> Params:
+  """Logical axes of a critic: a trunk of its own and a scalar head."""
+  return {"trunk": decoder.logical_axes(model), "head": {"w": ("embed",), "b": ()}}
+
+
+def critic_params(policy: Params, num_layers: int) -> Params:
+  """A critic whose trunk is the policy's first layers, and whose head predicts 0."""
+  trunk = {k: v for k, v in policy.items() if k != "lm_head"}
+  trunk["layers"] = jax.tree.map(lambda x: x[:num_layers], policy["layers"])
+  return {"trunk": trunk, "head": heads.init_value_head(policy["embed"]["table"].shape[1])}
+
+
+class Trainer:
+  """Compiled functions that train one network.
+
+  A global batch comes as micro-batches; each adds its share of the gradient, then one
+  update is applied. Nothing is divided here: the losses carry the global normaliser.
+  """
+
+  def __init__(self, loss: Callable, optimizer: optax.GradientTransformation):
+    """`loss(params, batch) -> (share of the loss, metrics)`."""
+    self._optimizer = optimizer
+    self._accumulate = jax.jit(functools.partial(_accumulate, loss), donate_argnums=1)
+    self._apply = jax.jit(functools.partial(_apply, optimizer), donate_argnums=0)
+
+  def init(self, params: Params) -> TrainState:
+    """A state at update 0. The parameters are taken over: do not use them elsewhere."""
+    opt_state = jax.jit(self._optimizer.init)(params)
+    shardings = _like_params(self._optimizer, opt_state, params)
+    return TrainState(params, jax.device_put(opt_state, shardings), jnp.zeros((), jnp.int32))
+
+  def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
+    """One update from the micro-batches of one global batch."""
+    grads = jax.tree.map(jnp.zeros_like, state.params)
+    loss, metrics = jnp.zeros(()), {}
+    for batch in batches:
+      grads, share, part = self._accumulate(state.params, grads, batch)
+      loss, metrics = loss + share, merge(metrics, part)
+    state, norm = self._apply(state, grads)
+    return state, metrics | {"loss": loss, "grad_norm": norm}
+
+
+def _accumulate(loss, params, grads, batch):
+  (share, metrics), more = jax.value_and_grad(loss, has_aux=True)(params, batch)
+  return jax.tree.map(jnp.add, grads, more), share, metrics
+
+
+def _apply(optimizer, state: TrainState, grads):
+  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  return TrainState(params, opt_state, state.updates + 1), optax.global_norm(grads)
+
+
+def _like_params(optimizer, opt_state: Any, params: Params) -> Any:
+  """Shardings of an optimiser state: moments like their parameter, the rest copied."""
+  sharding = jax.tree.leaves(params)[0].sharding
+  everywhere = NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+  return optax.tree_map_params(
+    optimizer,
+    lambda _, param: param.sharding,
+    opt_state,
+    params,
+    transform_non_params=lambda _: everywhere,
+  )

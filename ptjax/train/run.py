@@ -1,0 +1,203 @@
+"""A run in a workdir: set up, evaluate, train, evaluate, save. Resumes by itself."""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ptjax.checkpoint.manager import Checkpoints, check_model
+from ptjax.core.config import config_hash
+from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize
+from ptjax.evals.heldout import PassRate, heldout, pass_rates
+from ptjax.experience.collect import Played
+from ptjax.experience.mixture import Mixture
+from ptjax.train.experiment import Experiment
+from ptjax.train.rl import PreemptionFlag, RLState, train
+from ptjax.train.session import Session, open_session
+
+_SAMPLES_PER_STEP = 4
+
+
+class Preempted(Exception):
+  """SIGTERM came; a checkpoint was saved and the run can go on from it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Observer:
+  """What a front end is told while the run goes on.
+
+  Attributes:
+    on_status: one line about what happens now.
+    on_step: the record of a finished step, as written to metrics.jsonl.
+    on_eval: `(when, pass rates)`, when being before or after.
+  """
+
+  on_status: Callable[[str], None]
+  on_step: Callable[[int, dict[str, Any]], None]
+  on_eval: Callable[[str, Sequence[PassRate]], None]
+
+
+SILENT = Observer(lambda _: None, lambda *_: None, lambda *_: None)
+
+
+def run(experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILENT) -> None:
+  """Trains to the end, or goes on where the last checkpoint left off.
+
+  Raises:
+    ValueError: a configuration, a model or a checkpoint that cannot be used.
+    Preempted: SIGTERM was received and the state saved.
+  """
+  flag = PreemptionFlag()
+  flag.install()
+  with contextlib.ExitStack() as stack:
+    observer.on_status("loading the model and starting the sandboxes")
+    session = stack.enter_context(open_session(experiment, workdir))
+    checkpoints = Checkpoints(workdir, experiment.checkpoint)
+    stack.callback(checkpoints.close)
+    state = restore(session, checkpoints, observer)
+    writer = stack.enter_context(MetricsWriter(workdir, resume_step=state.step))
+    log = RunLog(workdir, state.step)
+
+    measure(session, state, log, "before", observer)
+
+    def on_step(state: RLState, metrics: dict[str, Any], played: list[Played]) -> None:
+      step = state.step - 1
+      record = writer.write(step, summarize(metrics))
+      log.samples("train", step, played[:: max(1, len(played) // _SAMPLES_PER_STEP)])
+      observer.on_step(step, record)
+      last = state.step == experiment.rl.num_steps
+      if last or flag.is_set or state.step % experiment.checkpoint.every == 0:
+        save(session, checkpoints, state)
+      if flag.is_set and not last:
+        checkpoints.wait()
+        raise Preempted(f"stopped by SIGTERM after step {step}; the checkpoint is saved")
+
+    state = train(session, state, on_step)
+    measure(session, state, log, "after", observer)
+    checkpoints.wait()
+    observer.on_status(f"checkpoint: {checkpoints.path(state.step)}")
+
+
+def evaluate(
+  experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILENT
+) -> list[PassRate]:
+  """Held-out pass rates of the newest checkpoint of a workdir, or of the starting weights."""
+  with contextlib.ExitStack() as stack:
+    session = stack.enter_context(open_session(experiment, workdir))
+    checkpoints = Checkpoints(workdir, experiment.checkpoint)
+    stack.callback(checkpoints.close)
+    state = restore(session, checkpoints, observer)
+    rates, _ = _evaluate(session, state)
+    observer.on_eval(f"step {state.step}", rates)
+    return rates
+
+
+class RunLog:
+  """Sample episodes and held-out results: trajectories.jsonl and eval.jsonl."""
+
+  def __init__(self, workdir: pathlib.Path, next_step: int):
+    """Forgets what was written after the checkpoint that the run goes on from.
+
+    The evaluation before training belongs to no step and is kept.
+    """
+    self._trajectories = workdir / "trajectories.jsonl"
+    self._evals = workdir / "eval.jsonl"
+    drop_from_step(self._trajectories, next_step)
+    self._done = {record["when"] for record in drop_from_step(self._evals, next_step)}
+
+  def has(self, when: str) -> bool:
+    """Whether an evaluation is already written."""
+    return when in self._done
+
+  def samples(self, phase: str, step: int, played: Sequence[Played]) -> None:
+    append_jsonl(self._trajectories, (_sample(phase, step, p) for p in played))
+
+  def evaluation(self, when: str, step: int, rates: Sequence[PassRate]) -> None:
+    append_jsonl(
+      self._evals,
+      (
+        {"when": when, "step": step, "domain": r.domain, "passed": r.passed, "total": r.total}
+        for r in rates
+        if r.domain != "all"
+      ),
+    )
+
+
+def _sample(phase: str, step: int, played: Played) -> dict[str, Any]:
+  task, grade = played.spec.task, played.grade
+  return {
+    "phase": phase,
+    "step": step,
+    "domain": task.domain,
+    "prompt": "\n\n".join(message["content"] for message in task.messages),
+    "response": played.episode.response,
+    "reward": grade.rewards.get(""),
+    "rewards": dict(grade.rewards),
+    "passed": grade.passed,
+    "outcome": str(grade.outcome),
+    "finish_reason": str(played.episode.finish_reason),
+  }
+
+
+def measure(
+  session: Session, state: RLState, log: RunLog, when: str, observer: Observer
+) -> None:
+  """The held-out evaluation before or after training; done once a run."""
+  e = session.experiment
+  if e.eval.tasks_per_domain == 0 or log.has(when) or (when == "before" and state.step > 0):
+    return
+  observer.on_status(f"held-out evaluation {when} training")
+  rates, played = _evaluate(session, state)
+  # Step -1 is before step 0: a resumed run keeps this record.
+  step = -1 if when == "before" else state.step - 1
+  log.samples(when, step, played)
+  log.evaluation(when, step, rates)
+  observer.on_eval(when, rates)
+
+
+def _evaluate(session: Session, state: RLState) -> tuple[list[PassRate], list[Played]]:
+  e = session.experiment
+  session.engine.set_weights(state.policy.params, state.step)
+  played = session.runner.run(
+    heldout(
+      session.engine, session.template, session.domains, session.services, e.policy, e.eval
+    )
+  )
+  return pass_rates(played), played
+
+
+def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
+  """Saves all that the next step needs."""
+  meta = {
+    "model": dataclasses.asdict(session.model),
+    "model_hash": session.model_hash,
+    "config_hash": config_hash(session.experiment),
+    "mixture": state.mixture.drawn,
+    "jax": jax.__version__,
+  }
+  arrays = {"policy": state.policy, "critic": state.critic}
+  checkpoints.save(state.step, {k: v for k, v in arrays.items() if v is not None}, meta)
+
+
+def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> RLState:
+  """The newest checkpoint, or the state at step 0.
+
+  Raises:
+    ValueError: the checkpoint is of another model, or started from other weights.
+  """
+  mixture = Mixture(session.experiment.domains)
+  policy, critic = session.init_policy(), session.init_critic()
+  step = checkpoints.latest()
+  if step is None:
+    return RLState(0, policy, critic, mixture)
+  meta = checkpoints.meta(step)
+  wanted = dataclasses.asdict(session.model) | {"start": session.model_hash}
+  check_model(meta["model"] | {"start": meta["model_hash"]}, wanted, checkpoints.path(step))
+  like = {"policy": policy, "critic": critic}
+  arrays = checkpoints.restore(step, {k: v for k, v in like.items() if v is not None})
+  mixture.restore(meta["mixture"])
+  observer.on_status(f"resumed from step {step}")
+  return RLState(step, arrays["policy"], arrays.get("critic"), mixture)

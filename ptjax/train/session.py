@@ -1,0 +1,201 @@
+"""Everything a run needs, built once: model, mesh, networks, engine, domains, sandboxes."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from sandbox_runner import Pool, PoolConfig
+
+from ptjax.core.types import Trajectory
+from ptjax.data.chat_template import ChatTemplate
+from ptjax.data.tokenizer import load_tokenizer
+from ptjax.domains.catalog import DOMAINS
+from ptjax.domains.domain import Domain
+from ptjax.envs.environment import Services
+from ptjax.experience.packing import PackConfig
+from ptjax.models import decoder
+from ptjax.models.config import DecoderConfig
+from ptjax.models.decoder import Params
+from ptjax.models.importer import load_pretrained
+from ptjax.rollout.engine import Engine
+from ptjax.sharding.mesh import make_mesh
+from ptjax.train.batch import PerAction, packed_micro_batches
+from ptjax.train.experiment import Experiment
+from ptjax.train.forward import action_logprobs, action_values
+from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
+from ptjax.train.objectives import critic_loss, policy_loss
+from ptjax.train.optimizer import make_optimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+  """The live parts of a run; the training state itself is passed around.
+
+  Attributes:
+    experiment: the configuration.
+    model: shape of the policy.
+    model_hash: sha256 of the weights that the run starts from.
+    template: tokenizer and chat template.
+    domains: by name, in the order of the configuration.
+    services: the sandbox pool.
+    engine: the sampler.
+    policy: trains the policy.
+    critic: trains the critic; None without one.
+    policy_layout: where the policy lives.
+    critic_layout: where the critic lives.
+    critic_model: shape of the critic's trunk.
+    start: the weights that the run starts from, on the mesh; also the reference.
+    runner: the event loop of episodes and sandboxes.
+  """
+
+  experiment: Experiment
+  model: DecoderConfig
+  model_hash: str
+  template: ChatTemplate
+  domains: dict[str, Domain]
+  services: Services
+  engine: Engine
+  policy: Trainer
+  critic: Trainer | None
+  policy_layout: Layout
+  critic_layout: Layout | None
+  critic_model: DecoderConfig | None
+  start: Params
+  runner: asyncio.Runner
+
+  def init_policy(self) -> TrainState:
+    """The policy at update 0, on buffers of its own."""
+    return self.policy.init(jax.tree.map(jax.numpy.copy, self.start))
+
+  def init_critic(self) -> TrainState | None:
+    """The critic at update 0: its trunk starts as the policy's first layers."""
+    if self.critic is None:
+      return None
+    params = critic_params(self.start, self.critic_model.num_layers)
+    placed = self.critic_layout.place(params, critic_axes(self.critic_model))
+    return self.critic.init(jax.tree.map(jax.numpy.copy, placed))
+
+  def logprobs(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
+    """Log-probs of all actions under given policy weights."""
+    score = functools.partial(
+      _score,
+      self.model,
+      self.experiment.policy.sampling,
+      self.experiment.rl.objective.logit_chunk,
+      self.policy_layout,
+    )
+    return _score_all(score, params, trajectories, self.experiment.pack, self.policy_layout)
+
+  def values(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
+    """The critic's value of the state before each action."""
+    value = functools.partial(_value, self.critic_model, self.critic_layout)
+    return _score_all(value, params, trajectories, self.experiment.pack, self.critic_layout)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _score(model, sampling, chunk, layout: Layout, params, rows):
+  constrain = layout.constrain
+  return action_logprobs(model, params, rows, sampling, chunk=chunk, constrain=constrain)[0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _value(model, layout: Layout, params, rows):
+  return action_values(model, params, rows, layout.constrain)
+
+
+def _score_all(score, params, trajectories, packing: PackConfig, layout: Layout) -> PerAction:
+  packed, parts = packed_micro_batches(trajectories, packing)
+  scores = [score(params, layout.place_rows(rows)) for rows in parts]
+  return packed.gather(np.concatenate(jax.device_get(scores)))
+
+
+@contextlib.contextmanager
+def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Session]:
+  """Builds a session; everything it started is stopped on leaving.
+
+  Raises:
+    ValueError: weights that cannot be read, shapes that do not fit the mesh, no sandbox
+      backend.
+  """
+  e = experiment
+  mesh = make_mesh(e.mesh)
+  check_rows(e, Layout(mesh, e.rules))
+  pretrained = load_pretrained(e.model.source)
+  model = dataclasses.replace(
+    pretrained.config,
+    matmul_dtype=e.model.matmul_dtype,
+    activation_dtype=e.model.activation_dtype,
+    remat=e.model.remat,
+  )
+  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
+  layout = Layout(mesh, e.rules)
+  start = layout.place(pretrained.params, decoder.logical_axes(model))
+  domains = {d.name: DOMAINS[d.name]() for d in e.domains}
+  pool = PoolConfig(
+    backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
+  )
+  with asyncio.Runner() as runner:
+    sandbox = Pool(pool)
+    runner.run(sandbox.__aenter__())
+    try:
+      yield Session(
+        experiment=e,
+        model=model,
+        model_hash=pretrained.content_hash,
+        template=template,
+        domains=domains,
+        services=Services(sandbox),
+        engine=Engine(e.engine, model, template.tokenizer),
+        policy=_policy_trainer(e, model, layout),
+        policy_layout=layout,
+        start=start,
+        runner=runner,
+        **_critic_parts(e, model, mesh),
+      )
+    finally:
+      runner.run(sandbox.__aexit__(None, None, None))
+
+
+def check_rows(e: Experiment, layout: Layout) -> None:
+  """Raises ValueError where the rows of a micro-batch do not divide over the batch axes."""
+  try:
+    layout.rules.sharding(layout.mesh, ("batch",), (e.pack.rows,))
+  except ValueError as error:
+    raise ValueError(f"pack.rows {e.pack.rows}: {error}") from error
+
+
+def _policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout) -> Trainer:
+  loss = functools.partial(
+    policy_loss,
+    model=model,
+    objective=e.rl.objective,
+    sampling=e.policy.sampling,
+    constrain=layout.constrain,
+  )
+  num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
+  return Trainer(loss, make_optimizer(e.optimizer, num_updates))
+
+
+def _critic_parts(e: Experiment, model: DecoderConfig, mesh) -> dict[str, Any]:
+  if e.critic is None:
+    return {"critic": None, "critic_layout": None, "critic_model": None}
+  depth = e.critic.num_layers or model.num_layers
+  if depth > model.num_layers:
+    raise ValueError(
+      f"critic.num_layers {depth} exceeds the {model.num_layers} layers of the policy that it "
+      f"starts from"
+    )
+  trunk = dataclasses.replace(model, num_layers=depth)
+  layout = Layout(mesh, e.critic.rules)
+  loss = functools.partial(
+    critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain
+  )
+  num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
+  optimizer = make_optimizer(e.critic.optimizer, num_updates)
+  return {"critic": Trainer(loss, optimizer), "critic_layout": layout, "critic_model": trunk}

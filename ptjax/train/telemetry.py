@@ -1,0 +1,117 @@
+"""What a step reports: rewards, groups, lengths, advantages, times."""
+
+import contextlib
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ptjax.algos.value_loss import explained_variance
+from ptjax.core.metrics import Max, Mean, Min, Std
+from ptjax.core.types import FinishReason, Outcome, Trajectory
+from ptjax.experience.collect import Played
+from ptjax.rollout.engine import EngineStats
+from ptjax.train.batch import Batch
+
+
+def rollout_metrics(played: Sequence[Played], max_new_tokens: int) -> dict[str, Any]:
+  """Metrics of the episodes of a step, by the names of `core.metrics`."""
+  scored = [p for p in played if p.trainable]
+  rewards = np.asarray([p.grade.rewards[""] for p in scored], np.float64)
+  lengths = np.asarray([p.episode.action_mask.sum() for p in played], np.float64)
+  clipped = np.asarray([p.episode.finish_reason is FinishReason.LENGTH for p in played], np.float64)
+  outcomes = [p.grade.outcome for p in played]
+  metrics = {
+    "reward/mean": Mean.of(rewards),
+    "reward/std": Std.of(rewards),
+    "length/mean": Mean.of(lengths),
+    "length/min": Min.of(lengths),
+    "length/max": Max.of(lengths),
+    "length/clipped_frac": Mean.of(clipped),
+    "rollout/truncated": float(outcomes.count(Outcome.TRUNCATED)),
+    "rollout/infra_failed": float(outcomes.count(Outcome.INFRA_FAILED)),
+    "rollout/unscorable": float(outcomes.count(Outcome.UNSCORABLE)),
+  }
+  del max_new_tokens
+  for name in dict.fromkeys(p.spec.task.domain for p in played):
+    members = [p for p in scored if p.spec.task.domain == name]
+    metrics |= _domain_metrics(name, members)
+  return metrics | _group_metrics(scored)
+
+
+def _domain_metrics(name: str, members: Sequence[Played]) -> dict[str, Any]:
+  metrics: dict[str, Any] = {
+    f"reward/{name}": Mean.of(np.asarray([p.grade.rewards[""] for p in members])),
+    f"pass/{name}": Mean.of(np.asarray([float(p.grade.passed) for p in members])),
+  }
+  paths = dict.fromkeys(path for p in members for path in p.grade.rewards if path)
+  for path in paths:
+    values = [p.grade.rewards[path] for p in members if path in p.grade.rewards]
+    metrics[f"reward/{name}/{path}"] = Mean.of(np.asarray(values))
+  return metrics
+
+
+def _group_metrics(scored: Sequence[Played]) -> dict[str, Any]:
+  groups: dict[int, list[Played]] = {}
+  for p in scored:
+    groups.setdefault(p.spec.group, []).append(p)
+  spreads = [np.ptp([p.grade.rewards[""] for p in members]) for members in groups.values()]
+  solved = [np.mean([p.grade.passed for p in members]) for members in groups.values()]
+  return {
+    "groups/zero_std_frac": Mean.of(np.asarray([float(s <= 1e-6) for s in spreads])),
+    "groups/solve_rate": Mean.of(np.asarray(solved, np.float64)),
+  }
+
+
+def batch_metrics(batch: Batch) -> dict[str, Any]:
+  """Ranges of advantages and returns, and how much of the returns the critic explains."""
+  advantages = np.concatenate(batch.advantages)
+  metrics = {
+    "advantage/mean": Mean.of(advantages),
+    "advantage/std": Std.of(advantages),
+    "advantage/min": Min.of(advantages),
+    "advantage/max": Max.of(advantages),
+  }
+  if batch.returns is not None:
+    values, returns = np.concatenate(batch.old_values), np.concatenate(batch.returns)
+    mask = np.ones(len(values), bool)
+    explained = float(explained_variance(values, returns, mask))
+    metrics["value/explained_variance"] = explained
+    metrics["value/return_mean"] = Mean.of(returns)
+  if batch.reference_logprobs is not None:
+    behavior = [t.behavior_logprobs[t.action_mask] for t in batch.trajectories]
+    gap = np.concatenate(behavior) - np.concatenate(batch.reference_logprobs)
+    # k3 of the sampled tokens: never negative, unbiased for KL(policy || reference).
+    metrics["policy/kl"] = Mean.of(np.expm1(-gap) + gap)
+  return metrics
+
+
+class Stopwatch:
+  """Wall time of the phases of one step."""
+
+  def __init__(self):
+    self._start = time.perf_counter()
+    self._phases: dict[str, float] = {}
+
+  @contextlib.contextmanager
+  def phase(self, name: str) -> Iterator[None]:
+    """Times a block."""
+    start = time.perf_counter()
+    yield
+    self._phases[name] = time.perf_counter() - start
+
+  def metrics(self, stats: EngineStats, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Times, rates and memory. Rates count the tokens that a user sees: sampled tokens a
+    second of rollout, and tokens of whole trajectories a second of training."""
+    tokens = sum(len(t.tokens) for t in trajectories)
+    train = self._phases["score"] + self._phases["train"]
+    sampled, stats.sampled_tokens = stats.sampled_tokens, 0
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {f"perf/time_{name}": seconds for name, seconds in self._phases.items()} | {
+      "perf/time_total": time.perf_counter() - self._start,
+      "perf/rollout_tokens_per_s": sampled / self._phases["rollout"],
+      "perf/train_tokens_per_s": tokens / train,
+      "perf/peak_memory_gb": peak_kib / 2**20,
+    }

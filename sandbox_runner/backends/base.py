@@ -1,0 +1,101 @@
+"""What a backend is: it can say whether it works here, and open sandboxes."""
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox_runner.types import Limits
+
+GUEST_DIRECTORY = Path(__file__).parent.parent / "guest"
+GUEST_MODULES = ("boxes", "task", "supervisor")  # each imports only from those before it
+# Reads unbuffered, so that it takes not a byte of the first frame, which follows the source.
+BOOTSTRAP = """import json, os, sys, types
+text = b""
+while len(text) < {size}:
+  text += os.read(0, {size} - len(text)) or sys.exit(1)
+for name, source in json.loads(text):
+  sys.modules[name] = module = types.ModuleType(name)
+  exec(compile(source, "<" + name + ">", "exec"), module.__dict__)
+module.main()
+"""
+
+
+def guest_source() -> bytes:
+  """The modules of the guest, as the bootstrap takes them."""
+  package = "sandbox_runner.guest"
+  modules = [(parent, "") for parent in ("sandbox_runner", package)]
+  for name in GUEST_MODULES:
+    modules.append((f"{package}.{name}", (GUEST_DIRECTORY / f"{name}.py").read_text()))
+  return json.dumps(modules).encode()
+
+
+GUEST = guest_source()
+BOOTSTRAP_LIMIT_S = 20.0  # for a supervisor to say that it is ready
+
+
+@dataclass(frozen=True)
+class BackendStatus:
+  """Whether a backend works on this machine; `fix` is the command that would make it work."""
+
+  name: str
+  available: bool
+  detail: str
+  fix: str = ""
+
+
+@dataclass(frozen=True)
+class Usage:
+  """What the host's own counters say about one run. None: the backend has no such counter."""
+
+  oom_kills: int
+  cpu_s: float | None
+  peak_bytes: int
+
+
+class Vessel(ABC):
+  """One opened sandbox, before anything is said to it: a process with a pipe pair, and counters."""
+
+  process: asyncio.subprocess.Process
+  setup: dict  # the first frame
+  enforced: dict[str, str]  # limit -> by what
+  keeps_nothing: bool  # nothing of a task can outlive it, so the next tenant may follow
+
+  @abstractmethod
+  async def started(self) -> None:
+    """Called once the supervisor answers. Raises SandboxLost if a limit is not in force."""
+
+  @abstractmethod
+  def fits(self, limits: Limits) -> bool:
+    """True if this sandbox can enforce these limits."""
+
+  @abstractmethod
+  def prepare(self, limits: Limits) -> None:
+    """Sets the limits for the next task and starts its counters."""
+
+  @abstractmethod
+  def rlimits(self, limits: Limits) -> tuple[int, int]:
+    """(address space in bytes, processes) to be laid on by rlimit; 0 for none."""
+
+  @abstractmethod
+  def usage(self) -> Usage:
+    """The counters since `prepare`."""
+
+  @abstractmethod
+  def last_words(self) -> str:
+    """What the launcher or the supervisor said on its standard error, on one line."""
+
+  @abstractmethod
+  async def close(self) -> None:
+    """Ends all that runs in the sandbox and removes what it has on the host. Never raises."""
+
+
+class Backend(ABC):
+  """A way to make sandboxes. `name` is what results and the audit log call it."""
+
+  name: str
+
+  @abstractmethod
+  async def open(self, sandbox: str, limits: Limits) -> Vessel:
+    """Opens a sandbox of that name. Raises SandboxLost or OSError if it cannot."""

@@ -1,0 +1,220 @@
+"""The docker backend: containers by runc or by runsc (gVisor), driven by the docker command.
+
+The command is never on the way of a task: a container is started once, its supervisor is spoken to
+over the pipe of `docker run -i`, and only start and end cost a call. The supervisor is root in its
+container with six capabilities; tasks have another user and none. A container's memory, processes
+and disk are fixed when it is made, so a request with other limits gets another container.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+
+from sandbox_runner import seccomp
+from sandbox_runner.backends.base import BOOTSTRAP, GUEST, Backend, BackendStatus, Usage, Vessel
+from sandbox_runner.cgroups import Counters, counters_of
+from sandbox_runner.journal import LABEL
+from sandbox_runner.types import Limits, SandboxLost
+
+CLI_S = 30.0  # for any one call of the docker command
+SUPERVISOR_MB = 32  # on top of a task's memory
+CAPABILITIES = (  # of the supervisor: to become the task's user, to kill, to wipe
+  *("SETUID", "SETGID", "SETPCAP"),
+  *("KILL", "DAC_OVERRIDE", "FOWNER"),
+)
+DAEMON_FIX = "apt-get install -y docker.io && systemctl start docker"
+
+
+def docker_status(image: str = "") -> BackendStatus:
+  """Does a daemon answer? Which runtimes has it?"""
+  program = shutil.which("docker")
+  if program is None:
+    return BackendStatus("docker", False, "the docker command is not installed", DAEMON_FIX)
+  answer = _query(program, "info", "--format", "{{.ServerVersion}} {{json .Runtimes}}")
+  version, _, runtimes = answer.stdout.strip().partition(" ")
+  if answer.returncode or not version:
+    detail = (answer.stderr.strip().splitlines() or ["no daemon answers"])[-1][:200]
+    return BackendStatus("docker", False, detail, DAEMON_FIX)
+  names = ", ".join(sorted(set(json.loads(runtimes)) & {"runc", "runsc"}))
+  if image and _query(program, "image", "inspect", image).returncode:
+    return BackendStatus("docker", False, f"it has no image {image}", f"docker pull {image}")
+  return BackendStatus("docker", True, f"docker {version} with {names}")
+
+
+def _query(*command: str) -> subprocess.CompletedProcess:
+  try:
+    return subprocess.run(command, capture_output=True, text=True, timeout=CLI_S, check=False)
+  except subprocess.TimeoutExpired:
+    return subprocess.CompletedProcess(command, 1, "", f"no answer within {CLI_S:.0f} s")
+
+
+class DockerBackend(Backend):
+  """Containers of one image under one runtime."""
+
+  def __init__(
+    self,
+    image: str,
+    runtime: str = "auto",
+    preload: tuple[str, ...] = (),
+    journal: Callable[..., None] | None = None,
+  ):
+    self.image, self.preload, self.journal = image, preload, journal
+    self.program = shutil.which("docker") or "docker"
+    known = json.loads(_query(self.program, "info", "--format", "{{json .Runtimes}}").stdout)
+    self.runtime = ("runsc" if "runsc" in known else "runc") if runtime == "auto" else runtime
+    if self.runtime not in known:
+      raise ValueError(f"docker has no runtime {self.runtime}, only {', '.join(sorted(known))}")
+    self.name = f"docker+{self.runtime}"
+    self.calls = asyncio.Semaphore(2)  # the daemon gains nothing from more at a time
+
+  async def open(self, sandbox: str, limits: Limits) -> "DockerVessel":
+    if self.journal:
+      self.journal("containers", [sandbox])
+    vessel = DockerVessel(self, sandbox, limits)
+    try:
+      async with self.calls:
+        await vessel.start()
+    except BaseException:
+      await vessel.close()
+      raise
+    return vessel
+
+  async def call(self, *arguments: str) -> str:
+    """One docker command. Raises SandboxLost if it fails or does not end in time."""
+    process = await asyncio.create_subprocess_exec(
+      self.program, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+      async with asyncio.timeout(CLI_S):
+        said, _ = await process.communicate()
+    except TimeoutError as e:
+      raise SandboxLost(f"docker {arguments[0]} did not answer within {CLI_S:.0f} s") from e
+    finally:
+      if process.returncode is None:
+        process.kill()
+        await process.wait()
+    if process.returncode:
+      raise SandboxLost(f"docker {arguments[0]}: {said.decode('utf-8', 'replace').strip()[-200:]}")
+    return said.decode("utf-8", "replace").strip()
+
+
+class DockerVessel(Vessel):
+  """One container."""
+
+  keeps_nothing = False
+
+  def __init__(self, backend: DockerBackend, sandbox: str, limits: Limits):
+    self.backend, self.sandbox, self.limits = backend, sandbox, limits
+    self.process = None
+    self.counters: Counters | None = None
+    self.log = os.memfd_create("docker-stderr")
+    self._start: tuple[int, float] = (0, 0.0)
+    filter_code = seccomp.task_filter()
+    self.setup = {
+      "box": "wipe",
+      "cgroup_fds": [],
+      "seccomp": base64.b64encode(filter_code).decode(),
+      "preload": backend.preload,
+    }
+    guest_kernel = backend.runtime == "runsc"
+    self.enforced = {
+      "memory": f"container, with {SUPERVISOR_MB} MiB on top for the supervisor",
+      "pids": "control group of the whole sandbox, far above" if guest_kernel else "container",
+      "cpu": "rlimit for each process",
+      "wall": "supervisor and host",
+      "disk": "size of three tmpfs, together up to 11/8 of the limit",
+      "output": "supervisor",
+      "network": "none",
+      "calls": "guest kernel and seccomp" if guest_kernel else "seccomp",
+    }
+
+  def command(self) -> list[str]:
+    limits, backend = self.limits, self.backend
+    memory = f"{limits.memory_mb + SUPERVISOR_MB}m"
+    # Under runsc the cap counts gVisor's own helpers, several for each guest process.
+    pids = 16 * limits.pids + 256 if backend.runtime == "runsc" else limits.pids + 1
+    inodes = 1024 + 256 * limits.disk_mb
+    mount = f"rw,exec,nosuid,nodev,mode=1777,nr_inodes={inodes}"
+    options = ["--name", self.sandbox, "--label", f"{LABEL}={self.sandbox.rpartition('-')[0]}"]
+    options += ["--runtime", backend.runtime, "--pull", "never", "--rm", "--log-driver", "none"]
+    options += ["--network", "none", "--hostname", "sandbox", "--ipc", "private", "--read-only"]
+    options += ["--tmpfs", f"/work:{mount},size={limits.disk_mb << 10}k"]
+    options += ["--tmpfs", f"/tmp:{mount},size={limits.disk_mb << 8}k"]
+    options += ["--shm-size", f"{limits.disk_mb << 7}k"]
+    options += ["--memory", memory, "--memory-swap", memory, "--pids-limit", str(pids)]
+    options += ["--user", "0:0", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    for capability in CAPABILITIES:
+      options += ["--cap-add", capability]
+    options += ["--ulimit", "core=0", "--env", "LANG=C.UTF-8"]
+    python = ["python3", "-B", "-c", BOOTSTRAP.format(size=len(GUEST))]
+    return [backend.program, "run", "-i", *options, backend.image, *python]
+
+  async def start(self) -> None:
+    self.process = await asyncio.create_subprocess_exec(
+      *self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
+    )
+
+  async def started(self) -> None:
+    """Looks at the limits that are in force. Raises SandboxLost if they are not those asked."""
+    pid = await self.backend.call("inspect", "--format", "{{.State.Pid}}", self.sandbox)
+    self.counters = counters_of(int(pid)) if os.path.exists(f"/proc/{pid}/cgroup") else None
+    if self.counters is None:
+      self.enforced["memory"] += ", not checked: its control group is not visible here"
+      return
+    asked = (self.limits.memory_mb + SUPERVISOR_MB) << 20
+    if self.counters.memory_limit() > asked:
+      raise SandboxLost(
+        f"{self.backend.name} does not enforce --memory; see the runtime's cgroup flags"
+      )
+    self.counters.watch_oom()
+    self.enforced["cpu"] = "control group, watched by the host; rlimit for each process"
+
+  def fits(self, limits: Limits) -> bool:
+    fixed = ("memory_mb", "pids", "disk_mb")
+    return all(getattr(limits, name) == getattr(self.limits, name) for name in fixed)
+
+  def prepare(self, limits: Limits) -> None:
+    if self.counters:
+      if os.geteuid() == 0:
+        self.counters.reset_peak()
+      self.counters.forget_oom()
+      self._start = (self.counters.oom_kills(), self.counters.cpu_s() or 0.0)
+
+  def rlimits(self, limits: Limits) -> tuple[int, int]:
+    return 0, limits.pids if self.backend.runtime == "runsc" else 0
+
+  def usage(self) -> Usage:
+    if not self.counters:
+      return Usage(0, None, 0)
+    try:
+      kills = self.counters.oom_kills() - self._start[0]
+      cpu_s = (self.counters.cpu_s() or 0.0) - self._start[1]
+      return Usage(kills, cpu_s, self.counters.peak_bytes())
+    except OSError:  # the container is gone, and its group with it
+      return Usage(int(self.counters.saw_oom()), None, 0)
+
+  async def close(self) -> None:
+    if self.process and self.process.stdin:
+      self.process.stdin.close()  # upon which the supervisor ends, and the container with it
+    if self.process:
+      try:
+        async with self.backend.calls:
+          await self.backend.call("rm", "-f", self.sandbox)
+      except SandboxLost as e:
+        if "No such container" not in str(e):
+          os.write(self.log, str(e).encode())
+      if self.process.returncode is None:
+        self.process.kill()
+        await self.process.wait()
+    if self.counters:
+      self.counters.close()
+    if self.log >= 0:
+      os.close(self.log)
+      self.log = -1
+
+  def last_words(self) -> str:
+    return " ".join(os.pread(self.log, 2000, 0).decode("utf-8", "replace").split())[-300:]

@@ -1,0 +1,108 @@
+"""Frames between the runner and the supervisor in a sandbox.
+
+A frame is two big-endian 32-bit lengths, a JSON header and a blob. What comes from the sandbox is
+hostile input: every length is checked before a byte is read, and every field before it is used.
+"""
+
+import asyncio
+import json
+import struct
+from dataclasses import dataclass
+
+from sandbox_runner.types import Limits, Request, SandboxLost
+
+LENGTHS = struct.Struct("!II")
+MAX_HEADER = 64 << 10
+BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
+WHY = ("exit", "wall", "output", "cancel")
+
+
+@dataclass(frozen=True)
+class Report:
+  """The supervisor's account of one task, checked. `status` is that of wait(2)."""
+
+  why: str
+  status: int
+  failure: str
+  wall_s: float
+  cpu_s: float
+  peak_bytes: int
+  counts: tuple[int, int]
+  stdout: bytes
+  stderr: bytes
+
+
+def frame(header: dict, *blobs: bytes) -> list[bytes]:
+  """The pieces of one frame, the blobs uncopied."""
+  head = json.dumps(header).encode()
+  return [LENGTHS.pack(len(head), sum(map(len, blobs))) + head, *blobs]
+
+
+def task_frame(
+  request: Request, address_space: int, processes: int, fork: bool, cpu_s: int
+) -> list[bytes]:
+  """The frame of one request. `address_space` and `processes` are rlimits, 0 for none."""
+  limits = request.limits
+  header = {
+    "argv": request.argv,
+    "env": {**BASE_ENV, **request.env},
+    "files": [(name, len(content)) for name, content in request.files.items()],
+    "wall_s": limits.wall_s,
+    "cpu_s": cpu_s,
+    "disk_mb": limits.disk_mb,
+    "output_bytes": limits.output_bytes,
+    "address_space": address_space,
+    "processes": processes,
+    "fork": fork,
+  }
+  return frame(header, *request.files.values(), request.stdin)
+
+
+async def read_frame(reader: asyncio.StreamReader, max_blob: int) -> tuple[dict, bytes]:
+  """Raises SandboxLost if the stream ends or is not a frame within the bounds."""
+  try:
+    header_length, blob_length = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
+    if header_length > MAX_HEADER or blob_length > max_blob:
+      raise SandboxLost(f"a frame of {header_length} + {blob_length} bytes from the sandbox")
+    header = json.loads(await reader.readexactly(header_length))
+    blob = await reader.readexactly(blob_length)
+  except asyncio.IncompleteReadError as e:
+    raise SandboxLost("the sandbox closed its pipe") from e
+  except (ValueError, RecursionError) as e:
+    raise SandboxLost("a frame from the sandbox is not JSON") from e
+  if not isinstance(header, dict):
+    raise SandboxLost("a frame from the sandbox has no header")
+  return header, blob
+
+
+def parse_report(header: dict, blob: bytes, limits: Limits) -> Report:
+  """Raises SandboxLost for a report that no sound supervisor sends."""
+  try:
+    counts, kept = header["counts"], header["kept"]
+    numbers = (*counts, *kept, header["status"], header["peak_kb"])
+    times = (header["wall_s"], header["cpu_s"])
+    sound = (
+      len(counts) == len(kept) == 2
+      and all(type(n) is int and 0 <= n < 1 << 60 for n in numbers)
+      and all(type(t) is float and 0 <= t < 1e6 for t in times)
+      and all(k == min(c, limits.output_bytes) for k, c in zip(kept, counts, strict=True))
+      and sum(kept) == len(blob)
+      and header["why"] in WHY
+      and isinstance(header["failure"], str)
+      and len(header["failure"]) <= 4096
+    )
+  except (KeyError, TypeError) as e:
+    raise SandboxLost(f"a report from the sandbox lacks a field: {e}") from e
+  if not sound:
+    raise SandboxLost("a report from the sandbox contradicts itself")
+  return Report(
+    why=header["why"],
+    status=header["status"],
+    failure=header["failure"],
+    wall_s=times[0],
+    cpu_s=times[1],
+    peak_bytes=header["peak_kb"] << 10,
+    counts=(counts[0], counts[1]),
+    stdout=blob[: kept[0]],
+    stderr=blob[kept[0] :],
+  )

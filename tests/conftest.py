@@ -1,0 +1,42 @@
+"""Every test sees 8 CPU devices, on any machine; tests that need docker say so.
+
+The variables are set before JAX is imported, and reach the processes that tests start.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+if "jax" in sys.modules:
+  raise RuntimeError("a pytest plugin imported jax before tests/conftest.py set its devices")
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+  os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+# A figure is drawn without a display.
+os.environ["MPLBACKEND"] = "agg"
+
+REQUIRE_DOCKER = "PTJAX_REQUIRE_DOCKER"
+"""Where it is set, as in CI, a test marked docker runs, and fails without a daemon."""
+
+
+def docker_answers() -> bool:
+  if shutil.which("docker") is None:
+    return False
+  try:
+    command = ["docker", "version", "--format", "{{.Server.Version}}"]
+    return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
+  except subprocess.TimeoutExpired:
+    return False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+  marked = [item for item in items if item.get_closest_marker("docker")]
+  if not marked or os.environ.get(REQUIRE_DOCKER) or docker_answers():
+    return
+  for item in marked:
+    item.add_marker(pytest.mark.skip(reason=f"no docker daemon answers ({REQUIRE_DOCKER} unset)"))

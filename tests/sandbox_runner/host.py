@@ -1,0 +1,89 @@
+"""What the tests look at on the host: processes, mounts, files, listeners. Linux only."""
+
+import os
+import secrets
+import socket
+import threading
+from pathlib import Path
+
+ESCAPES = (
+  "/",
+  "/etc",
+  "/usr/bin",
+  "/usr/lib",
+  "/root",
+  "/home",
+  "/opt",
+  "/srv",
+  "/mnt",
+  "/boot",
+  "/run",
+  "/var/lib",
+  "/dev",
+  "/tmp",
+)
+
+
+def processes() -> dict[int, tuple[int, str]]:
+  """pid -> (parent, state letter) of every process of the machine."""
+  found = {}
+  for entry in os.listdir("/proc"):
+    if not entry.isdigit():
+      continue
+    try:
+      after_name = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+      continue
+    found[int(entry)] = (int(after_name[1]), after_name[0])
+  return found
+
+
+def descendants(root: int) -> dict[int, str]:
+  """pid -> state of all processes below `root`."""
+  table = processes()
+  found: dict[int, str] = {}
+  layer = {root}
+  while layer:
+    layer = {pid for pid, (parent, _) in table.items() if parent in layer}
+    found.update({pid: table[pid][1] for pid in layer})
+  return found
+
+
+def mounts() -> set[str]:
+  """The host's mount points, but for those in the container engine's own directories."""
+  points = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+  return {p for p in points if not p.startswith(("/var/lib/docker/", "/run/docker/"))}
+
+
+def escaped_files() -> list[str]:
+  """Files that the cases try to make outside of their sandbox."""
+  return [f"{d}/{n}" for d in ESCAPES for n in os.listdir(d) if n.startswith("escape")]
+
+
+class Listener:
+  """Counts the connections to a TCP port on loopback, or to an abstract UNIX socket."""
+
+  def __init__(self, kind: str):
+    self.count = 0
+    if kind == "tcp":
+      self._socket = socket.create_server(("127.0.0.1", 0))
+      self.name = str(self._socket.getsockname()[1])
+    else:
+      self.name = "canary-" + secrets.token_hex(8)
+      self._socket = socket.socket(socket.AF_UNIX)
+      self._socket.bind("\0" + self.name)
+      self._socket.listen()
+    threading.Thread(target=self._accept, daemon=True).start()
+
+  def _accept(self) -> None:
+    while True:
+      try:
+        connection, _ = self._socket.accept()
+      except OSError:
+        return
+      self.count += 1
+      connection.close()
+
+  def close(self) -> None:
+    self._socket.shutdown(socket.SHUT_RDWR)
+    self._socket.close()

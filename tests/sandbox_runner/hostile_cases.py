@@ -1,0 +1,125 @@
+"""The cases of tests/hostile as requests, and their expectations as checks."""
+
+import base64
+import hashlib
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from sandbox_runner import Limits, Outcome, Request, Result
+
+DIRECTORY = Path(__file__).parent.parent / "hostile"
+MAIN = {"python": ("python3", "main.py"), "bash": ("bash", "main.sh")}
+
+# Groups and cases that this version does not run, each with its reason. Data, so that it is seen.
+UNSUPPORTED_CASES = {
+  "grading": "the verdict is computed by the reward code, from values, outside the sandbox",
+}
+
+# Host-side conditions that this version does not check, each with its reason.
+UNSUPPORTED_WORDS = {
+  "copy_out": "there is no copy-out yet: a run gives back its two streams",
+  "host_disk_growth_below_mb": "the machine's disk is shared with other work during the tests",
+  "host_inode_growth_below": "the machine's disk is shared with other work during the tests",
+  "host_memory_back_to_start": "the machine's memory is shared with other work during the tests",
+  "host_clock_unchanged": "the tests have no second clock to compare with",
+  "verdict_from_host_side": "see the grading cases",
+}
+
+
+def load() -> dict[str, dict]:
+  """Case id -> case, over all groups."""
+  found = {}
+  for path in sorted(DIRECTORY.glob("*.json")):
+    if path.name != "schema.json":
+      document = json.loads(path.read_text())
+      found.update({c["id"]: {**c, "group": document["group"]} for c in document["cases"]})
+  return found
+
+
+def why_unsupported(case: dict) -> str | None:
+  return UNSUPPORTED_CASES.get(case["id"]) or UNSUPPORTED_CASES.get(case["group"])
+
+
+def variants(case: dict) -> Iterator[tuple[str, dict]]:
+  """(id, case) of each variant, its expectation laid over the case's."""
+  for i, variant in enumerate(case.get("variants") or [{}]):
+    expect = {**case["expect"], **variant.get("expect", {})}
+    suffix = f"[{i}]" if case.get("variants") else ""
+    yield case["id"] + suffix, {**case, **variant, "expect": expect}
+
+
+def content(value: str | dict | None) -> bytes:
+  if value is None:
+    return b""
+  if isinstance(value, str):
+    return value.encode("utf-8", "surrogateescape")
+  if "base64" in value:
+    return base64.b64decode(value["base64"])
+  text = value["repeat"].encode()
+  return (text * (value["bytes"] // len(text) + 1))[: value["bytes"]]
+
+
+def request(run: dict, limits: dict, names: dict[str, str]) -> Request:
+  """The request of one run; `names` are the placeholders."""
+
+  def fill(data: bytes) -> bytes:
+    for name, value in names.items():
+      data = data.replace(f"@{name}@".encode(), value.encode())
+    return data
+
+  main = MAIN[run["language"]]
+  files = {name: fill(content(value)) for name, value in (run.get("files") or {}).items()}
+  files[main[1]] = fill(content(run.get("program")))
+  args = [fill(content(a)).decode("utf-8", "surrogateescape") for a in run.get("args") or ()]
+  chosen = {k: v for k, v in limits.items() if k != "network"}
+  return Request((*main, *args), files, content(run.get("stdin")), limits=Limits(**chosen))
+
+
+def expectation(case: dict, backend: str) -> dict:
+  """What is expected under this backend; a value of None removes a field."""
+  over = (case.get("per_backend") or {}).get(backend.rpartition("+")[2], {})
+  return {k: v for k, v in {**case["expect"], **over}.items() if v is not None and k != "note"}
+
+
+def check(result: Result, expect: dict, names: dict[str, str]) -> None:
+  """Asserts all that `expect` says of a result."""
+  outcomes = expect["outcome"] if isinstance(expect["outcome"], list) else [expect["outcome"]]
+  shown = f"{result.outcome} {result.exit_code} {result.detail} {result.stderr[-300:]!r}"
+  assert result.outcome in outcomes, shown
+  if "exit_code" in expect and result.outcome == Outcome.exit:
+    wanted = expect["exit_code"]
+    wanted = int(names["N"]) if wanted == "@N@" else wanted
+    assert result.exit_code in (wanted if isinstance(wanted, list) else [wanted]), shown
+  if "signal" in expect:
+    assert result.signal == signal.Signals[expect["signal"]]
+  if "duration_between_s" in expect:
+    low, high = expect["duration_between_s"]
+    assert low <= result.wall_s <= 2 * high
+  for stream in ("stdout", "stderr"):
+    data = getattr(result, stream)
+    checks = {k.removeprefix(stream + "_"): v for k, v in expect.items() if k.startswith(stream)}
+    for kind, wanted in checks.items():
+      check_stream(kind, data, getattr(result, stream + "_truncated"), wanted, names)
+
+
+def check_stream(kind: str, data: bytes, truncated: bool, wanted, names: dict[str, str]) -> None:
+  def text(value: str) -> bytes:
+    for name, replacement in names.items():
+      value = value.replace(f"@{name}@", replacement)
+    return value.encode()
+
+  checks = {
+    "equals": lambda: data == text(wanted),
+    "bytes_base64": lambda: data == base64.b64decode(wanted),
+    "starts_with": lambda: data.startswith(text(wanted)),
+    "contains": lambda: all(text(w) in data for w in wanted),
+    "not_contains": lambda: not any(text(w) in data for w in wanted),
+    "length": lambda: len(data) == wanted,
+    "length_at_most": lambda: len(data) <= wanted,
+    "length_at_least": lambda: len(data) >= wanted,
+    "sha256": lambda: hashlib.sha256(data).hexdigest() == wanted,
+    "truncated": lambda: truncated == wanted,
+  }
+  assert checks[kind](), (kind, data[:600], wanted)

@@ -1,0 +1,221 @@
+"""Runs the conformance cases of tests/hostile and looks at the host afterwards."""
+
+import asyncio
+import json
+import os
+import platform
+import secrets
+import time
+from pathlib import Path
+
+import hostile_cases
+import pytest
+from conftest import Driver
+from host import Listener, descendants, escaped_files, mounts
+
+from sandbox_runner import Outcome, Request, RequestError
+
+CASES = hostile_cases.load()
+RUNS = [
+  (name, case)
+  for whole in CASES.values()
+  if not hostile_cases.why_unsupported(whole)
+  and whole.get("arch", platform.machine()) == platform.machine()
+  for name, case in hostile_cases.variants(whole)
+]
+PATIENCE = 3  # `within_s` is for a machine that does nothing else
+PLAIN = Request(
+  (
+    *("bash", "-c"),
+    "shopt -s dotglob nullglob; echo plain; f=(/work/* /tmp/* /dev/shm/*); p=(/proc/[0-9]*)\n"
+    "echo ${#f[@]} ${#p[@]}",
+  )
+)
+PLAIN_OUTPUT = b"plain\n0 2\n"  # no file; the first process of the box, and bash
+
+
+def test_unsupported_names_exist():
+  groups = {case["group"] for case in CASES.values()}
+  assert set(hostile_cases.UNSUPPORTED_CASES) <= set(CASES) | groups
+  words = {w for c in CASES.values() for w in c["expect"]["after"]}
+  for name in hostile_cases.UNSUPPORTED_WORDS:
+    assert any(w.startswith(name) for w in words)
+
+
+def test_every_word_is_checked_or_listed():
+  known = {name for name in dir(After) if not name.startswith("_")}
+  for case in CASES.values():
+    for word in case["expect"]["after"]:
+      listed = any(word.startswith(u) for u in hostile_cases.UNSUPPORTED_WORDS)
+      assert listed or word.partition(":")[0] in known, word
+
+
+@pytest.mark.parametrize(("name", "case"), RUNS, ids=[name for name, _ in RUNS])
+def test_case(driver: Driver, name: str, case: dict, tmp_path: Path, monkeypatch):
+  driver.run(run_case(driver, case, tmp_path, monkeypatch))
+
+
+async def run_case(driver: Driver, case: dict, tmp_path: Path, monkeypatch) -> None:
+  names, listeners = set_up_host(case, tmp_path, monkeypatch)
+  expect = hostile_cases.expectation(case, driver.pool.backend.name)
+  after = After(driver, names, listeners)
+  quiet = None
+  if "other_runs_unaffected" in expect["after"]:
+    quiet = asyncio.create_task(driver.pool.run(Request(("echo", "quiet"))))
+  results = []
+  if expect.get("rejected"):
+    with pytest.raises(RequestError):
+      await driver.pool.run(hostile_cases.request(case, case["limits"], names))
+  elif case.get("repeat"):
+    results += await run_many(driver, case, expect)
+  else:
+    started = time.monotonic()
+    result = await driver.pool.run(hostile_cases.request(case, case["limits"], names))
+    assert time.monotonic() - started < PATIENCE * expect["within_s"]
+    hostile_cases.check(result, expect, names)
+    results.append(result)
+  for run in case.get("then") or ():
+    result = await driver.pool.run(hostile_cases.request(run, case["limits"], names))
+    hostile_cases.check(result, run["expect"], names)
+    results.append(result)
+  after.results = results
+  for listener in listeners:
+    listener.close()
+  if quiet:
+    assert (await quiet).stdout == b"quiet\n"
+  for word in expect["after"]:
+    if not any(word.startswith(u) for u in hostile_cases.UNSUPPORTED_WORDS):
+      name, _, argument = word.partition(":")
+      await getattr(after, name)(argument)
+
+
+async def run_many(driver: Driver, case: dict, expect: dict) -> list:
+  gate = asyncio.Semaphore(case["repeat"]["parallel"])
+
+  async def one(n: int):
+    names = {"N": str(n)}
+    async with gate:
+      result = await driver.pool.run(hostile_cases.request(case, case["limits"], names))
+    hostile_cases.check(result, expect, names)
+    return result
+
+  return await asyncio.gather(*(one(n) for n in range(case["repeat"]["count"])))
+
+
+def set_up_host(case: dict, tmp_path: Path, monkeypatch) -> tuple[dict[str, str], list[Listener]]:
+  """Makes what `host` of the case asks for. Returns the placeholders and the listeners."""
+  canary = secrets.token_hex(16)
+  names, listeners = {"CANARY": canary}, []
+  for wanted in case.get("host") or ():
+    if wanted == "env_canary":
+      names["CANARY_ENV_NAME"] = "CANARY_" + secrets.token_hex(4).upper()
+      monkeypatch.setenv(names["CANARY_ENV_NAME"], canary)
+    elif wanted == "canary_file":
+      names["CANARY_PATH"] = str(tmp_path / "canary")
+      (tmp_path / "canary").write_text(canary)
+    elif wanted == "tcp_listener":
+      listeners.append(Listener("tcp"))
+      names["HOST_TCP_PORT"] = listeners[-1].name
+    elif wanted == "abstract_socket":
+      listeners.append(Listener("abstract"))
+      names["ABSTRACT_NAME"] = listeners[-1].name
+    else:
+      raise ValueError(f"the case asks the host for {wanted!r}, which this suite does not know")
+  return names, listeners
+
+
+class After:
+  """The words of `after`: each method asserts one. Made before the run, asked after it."""
+
+  def __init__(self, driver: Driver, names: dict[str, str], listeners: list[Listener]):
+    self._pool, self._names, self._listeners = driver.pool, names, listeners
+    self._audit = Path(driver.pool.config.audit_path)
+    self._audit_size = self._audit.stat().st_size
+    self._mounts = mounts()
+    self._ipc = _sysv_ipc()
+    self.results = []
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory starts anew
+
+  def _entries(self) -> list[dict]:
+    text = self._audit.read_bytes()[self._audit_size :]
+    return [json.loads(line) for line in text.splitlines()]
+
+  async def no_process_left(self, _) -> None:
+    """Below the runner: launcher, supervisor and the holder of the next box, for each place.
+
+    In a container's control group: the supervisor alone (under runsc the kernel of the guest).
+    """
+    for _ in range(100):
+      below = descendants(os.getpid())
+      if len(below) <= 3 * self._pool.config.size:
+        break
+      await asyncio.sleep(0.05)
+    else:
+      raise AssertionError(below)
+    for sandbox in self._pool.idle():
+      if sandbox.backend == "docker+runc":
+        assert len(sandbox.vessel.counters.processes()) == 1
+
+  async def no_zombie_left(self, _) -> None:
+    assert "Z" not in descendants(os.getpid()).values()
+
+  async def no_container_left(self, _) -> None:
+    """Containers live as long as their place in the pool; see test_kill9 for their end."""
+
+  async def no_mount_left(self, _) -> None:
+    assert mounts() == self._mounts
+
+  async def no_file_outside_workdir(self, _) -> None:
+    assert not escaped_files()
+
+  async def next_run_clean(self, _) -> None:
+    result = await self._pool.run(PLAIN)
+    assert result.stdout == PLAIN_OUTPUT, result
+
+  async def cleanup_within_s(self, seconds: str) -> None:
+    started = time.monotonic()
+    await asyncio.gather(*(self._pool.run(PLAIN) for _ in range(self._pool.config.size)))
+    assert time.monotonic() - started < PATIENCE * float(seconds)
+
+  async def other_runs_unaffected(self, _) -> None:
+    """The quiet run beside it is started and looked at by `run_case`."""
+
+  async def supervisor_alive(self, _) -> None:
+    runs = [self._pool.run(Request(("sleep", "0.2"))) for _ in range(self._pool.config.size)]
+    assert {r.outcome for r in await asyncio.gather(*runs)} == {Outcome.exit}
+
+  async def journal_has_entry(self, _) -> None:
+    outcomes = [e["outcome"] for e in self._entries()]
+    wanted = [str(r.outcome) for r in self.results] or ["rejected"]
+    assert set(wanted) <= set(outcomes)
+
+  async def journal_one_entry_per_run(self, _) -> None:
+    codes = sorted(e["exit_code"] for e in self._entries() if e["wall_s"] and e["exit_code"])
+    assert [c for c in codes if c] == list(range(1, len(self.results)))
+
+  async def host_rss_below_mb(self, megabytes: str) -> None:
+    text = Path("/proc/self/status").read_text()
+    peak_kb = int(text.partition("VmHWM:")[2].split()[0])
+    assert peak_kb < int(megabytes) << 10
+
+  async def host_sysv_ipc_unchanged(self, _) -> None:
+    assert _sysv_ipc() == self._ipc
+
+  async def host_listener_saw_nothing(self, _) -> None:
+    assert [listener.count for listener in self._listeners] == [0] * len(self._listeners)
+
+  async def canary_env_absent(self, _) -> None:
+    canary = self._names["CANARY"].encode()
+    assert all(canary not in r.stdout + r.stderr for r in self.results)
+    assert canary not in self._audit.read_bytes()
+
+  async def canary_file_unread(self, _) -> None:
+    await self.canary_env_absent(_)
+
+  async def duration_from_host(self, _) -> None:
+    assert all(0 < r.wall_s < 60 for r in self.results)
+
+
+def _sysv_ipc() -> list[int]:
+  """Objects of each kind on the host."""
+  return [len(Path(f"/proc/sysvipc/{k}").read_text().splitlines()) for k in ("msg", "sem", "shm")]
