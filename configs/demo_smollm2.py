@@ -14,6 +14,7 @@ from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.rollout.engine import EngineConfig
 from ptjax.train.experiment import Experiment, RLConfig
+from ptjax.train.objectives import PolicyObjective
 from ptjax.train.optimizer import OptimizerConfig
 
 
@@ -25,8 +26,14 @@ def get_config() -> ConfigDict:
       policy=PolicyConfig(max_new_tokens=48),
       engine=EngineConfig(num_slots=32, max_length=192, decode_chunk=8),
       pack=PackConfig(length=512, actions=256, rows=2),
-      rl=RLConfig(num_steps=20, prompts_per_step=8, group_size=8, reference=True),
-      optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
+      rl=RLConfig(
+        num_steps=14,
+        prompts_per_step=8,
+        group_size=8,
+        reference=True,
+        objective=PolicyObjective(logit_chunk=256),
+      ),
+      optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=2),
       eval=EvalConfig(tasks_per_domain=100),
     )
   )

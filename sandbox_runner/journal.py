@@ -1,8 +1,9 @@
 """What a runner has on this host, written down before it is made; and the reaper for what is left.
 
 Each runner has one file, locked for as long as it lives. A file that can be locked belongs to a
-runner that is gone: what it lists is removed. Processes under bwrap are not listed; they end with
-their runner, twice over (die-with-parent, and the end of the supervisor's input).
+runner that is gone: what it lists is removed. Supervisors end with their runner by themselves,
+twice over (bwrap's die-with-parent, and the end of their input); only a bwrap whose runner died
+while it made its namespaces has to be looked for.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -69,16 +71,33 @@ def reap() -> list[str]:
 
 
 def _reap_one(runner: str, text: bytes) -> list[str]:
-  groups, containers = [], False
+  groups, launchers, containers = [], [], False
   for line in text.splitlines():
     try:
       entry = json.loads(line)
     except ValueError:
       continue  # the runner was killed while it wrote this line, so before it made the thing
     groups += [d for d in entry.get("cgroups", []) if os.path.isdir(d)]
+    launchers += entry.get("launchers", [])
     containers = containers or "containers" in entry
+  killed = kill_launchers(launchers)
   remove_groups(groups)
-  return groups + (remove_containers(runner) if containers else [])
+  return groups + killed + (remove_containers(runner) if containers else [])
+
+
+def kill_launchers(sandboxes: list[str]) -> list[str]:
+  """Kills each bwrap that was started for one of these sandboxes. Returns their names."""
+  wanted = {name.encode() for name in sandboxes}
+  killed = []
+  for entry in os.listdir("/proc") if wanted else ():
+    if not entry.isdigit():
+      continue
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+      arguments = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+      if os.path.basename(arguments[0]) == b"bwrap" and (found := wanted & set(arguments)):
+        os.kill(int(entry), signal.SIGKILL)
+        killed += [name.decode() for name in found]
+  return killed
 
 
 def remove_containers(runner: str) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
 from sandbox_runner.audit import Audit
@@ -73,9 +74,10 @@ class Pool:
   def __init__(self, config: PoolConfig):
     self.config = config
     self.backend: Backend
-    self._places: asyncio.Queue[Sandbox | None] = asyncio.Queue()
+    # The last one back is the next one out: its memory is still in the caches.
+    self._places: asyncio.LifoQueue[Sandbox | None] = asyncio.LifoQueue()
     self._running: set[asyncio.Task] = set()
-    self._warming: set[asyncio.Task] = set()
+    self._background: set[asyncio.Task] = set()
     self._serial = 0
     self._closing = False
 
@@ -95,9 +97,10 @@ class Pool:
 
   async def __aexit__(self, *_) -> None:
     self._closing = True
-    for task in (*self._running, *self._warming):
+    for task in self._running:
       task.cancel()
-    await asyncio.gather(*self._running, *self._warming, return_exceptions=True)
+    while waiting := (*self._running, *self._background):
+      await asyncio.gather(*waiting, return_exceptions=True)
     while not self._places.empty():
       sandbox = self._places.get_nowait()
       if sandbox:
@@ -178,15 +181,31 @@ class Pool:
     return await self._open(request.limits)
 
   async def _open(self, limits: Limits) -> Sandbox:
+    """A start is never cancelled half-way: who no longer wants the sandbox has it closed later."""
     self._serial += 1
     name = f"{self._journal.runner}-{self._serial}"
-    return await Sandbox.open(name, self.backend, limits)
+    start = asyncio.ensure_future(Sandbox.open(name, self.backend, limits))
+    try:
+      return await asyncio.shield(start)
+    except asyncio.CancelledError:
+      self._in_background(self._discard(start))
+      raise
+
+  async def _discard(self, start: asyncio.Task) -> None:
+    try:
+      sandbox = await start
+    except (SandboxLost, OSError):
+      return  # it has cleaned up
+    await sandbox.close()
+
+  def _in_background(self, coroutine: Coroutine) -> None:
+    task = asyncio.ensure_future(coroutine)
+    self._background.add(task)
+    task.add_done_callback(self._background.discard)
 
   def _warm(self) -> None:
     """Opens a sandbox in the background and adds it to the places."""
-    task = asyncio.ensure_future(self._add_place())
-    self._warming.add(task)
-    task.add_done_callback(self._warming.discard)
+    self._in_background(self._add_place())
 
   async def _add_place(self) -> None:
     sandbox = None

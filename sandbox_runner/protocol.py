@@ -9,10 +9,11 @@ import json
 import struct
 from dataclasses import dataclass
 
-from sandbox_runner.types import Limits, Request, SandboxLost
+from sandbox_runner.types import Request, SandboxLost
 
 LENGTHS = struct.Struct("!II")
 MAX_HEADER = 64 << 10
+MAX_PIECE = 64 << 10  # of output, in one frame
 BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
 WHY = ("exit", "wall", "output", "cancel")
 
@@ -27,9 +28,7 @@ class Report:
   wall_s: float
   cpu_s: float
   peak_bytes: int
-  counts: tuple[int, int]
-  stdout: bytes
-  stderr: bytes
+  counts: tuple[int, int]  # bytes seen of stdout and stderr
 
 
 def frame(header: dict, *blobs: bytes) -> list[bytes]:
@@ -75,18 +74,43 @@ async def read_frame(reader: asyncio.StreamReader, max_blob: int) -> tuple[dict,
   return header, blob
 
 
-def parse_report(header: dict, blob: bytes, limits: Limits) -> Report:
+class Output:
+  """What has come of the two streams so far, each up to `cap` bytes."""
+
+  def __init__(self, cap: int):
+    self.cap = cap
+    self.streams = (bytearray(), bytearray())
+
+  def add(self, header: dict, blob: bytes) -> None:
+    """Raises SandboxLost for a piece that no sound supervisor sends."""
+    number = header["stream"]
+    if type(number) is not int or number not in (0, 1):
+      raise SandboxLost("a piece of output from the sandbox is of no stream")
+    if len(self.streams[number]) + len(blob) > self.cap:
+      raise SandboxLost("the sandbox sends more output than was asked for")
+    self.streams[number].extend(blob)
+
+
+async def read_report(reader: asyncio.StreamReader, output: Output) -> Report:
+  """Adds pieces of output to `output` until the report comes. Raises SandboxLost."""
+  while True:
+    header, blob = await read_frame(reader, MAX_PIECE)
+    if "stream" not in header:
+      return parse_report(header, output)
+    output.add(header, blob)
+
+
+def parse_report(header: dict, output: Output) -> Report:
   """Raises SandboxLost for a report that no sound supervisor sends."""
   try:
-    counts, kept = header["counts"], header["kept"]
-    numbers = (*counts, *kept, header["status"], header["peak_kb"])
+    counts = header["counts"]
+    numbers = (*counts, header["status"], header["peak_kb"])
     times = (header["wall_s"], header["cpu_s"])
     sound = (
-      len(counts) == len(kept) == 2
+      len(counts) == 2
       and all(type(n) is int and 0 <= n < 1 << 60 for n in numbers)
       and all(type(t) is float and 0 <= t < 1e6 for t in times)
-      and all(k == min(c, limits.output_bytes) for k, c in zip(kept, counts, strict=True))
-      and sum(kept) == len(blob)
+      and [len(s) for s in output.streams] == [min(c, output.cap) for c in counts]
       and header["why"] in WHY
       and isinstance(header["failure"], str)
       and len(header["failure"]) <= 4096
@@ -103,6 +127,4 @@ def parse_report(header: dict, blob: bytes, limits: Limits) -> Report:
     cpu_s=times[1],
     peak_bytes=header["peak_kb"] << 10,
     counts=(counts[0], counts[1]),
-    stdout=blob[: kept[0]],
-    stderr=blob[kept[0] :],
   )

@@ -55,7 +55,8 @@ class Sandbox:
     self.tenant = request.tenant
     cpu_rlimit = math.ceil(limits.cpu_s)
     pieces = protocol.task_frame(request, space, processes, fork_python, cpu_rlimit)
-    answer = asyncio.create_task(self._exchange(pieces, limits))
+    output = protocol.Output(limits.output_bytes)
+    answer = asyncio.create_task(self._exchange(pieces, output))
     out_of_cpu = False
     try:
       while not answer.done():
@@ -71,61 +72,59 @@ class Sandbox:
     except TimeoutError:
       # The supervisor missed its own deadline. The program's time is over, whoever is at fault.
       detail = "the supervisor did not answer in time; the sandbox was ended from outside"
-      return self._lost(Outcome.timeout, started, vessel.usage(), detail)
+      return self._lost(Outcome.timeout, started, vessel.usage(), output, detail)
     except (SandboxLost, OSError) as e:
       usage = vessel.usage()
       if usage.oom_kills:
-        return self._lost(Outcome.oom, started, usage, "the kernel ended the supervisor for memory")
+        detail = "the kernel ended the supervisor for memory"
+        return self._lost(Outcome.oom, started, usage, output, detail)
       raise SandboxLost(f"{e}; {vessel.last_words()}") from e
     finally:
       answer.cancel()
       with contextlib.suppress(asyncio.CancelledError, SandboxLost, OSError):
         await answer
-    return self._result(request, report, vessel.usage(), time.monotonic() - started, out_of_cpu)
+    usage = vessel.usage()
+    cpu_s = max(report.cpu_s, usage.cpu_s or 0.0)
+    verdict = judge(report, usage.oom_kills, cpu_s, limits, out_of_cpu)
+    return self._result(verdict, report, output, usage, started)
 
-  async def _exchange(self, pieces: list[bytes], limits: Limits) -> protocol.Report:
-    stdin, stdout = self.vessel.process.stdin, self.vessel.process.stdout
+  async def _exchange(self, pieces: list[bytes], output: protocol.Output) -> protocol.Report:
+    stdin = self.vessel.process.stdin
     for piece in pieces:
       stdin.write(piece)
       await stdin.drain()
-    header, blob = await protocol.read_frame(stdout, max_blob=2 * limits.output_bytes)
-    return protocol.parse_report(header, blob, limits)
+    return await protocol.read_report(self.vessel.process.stdout, output)
 
-  def _lost(self, outcome: Outcome, started: float, usage: Usage, detail: str) -> Result:
-    """A result without a report: the sandbox is broken, by the program."""
+  def _lost(
+    self, outcome: Outcome, started: float, usage: Usage, output: protocol.Output, detail: str
+  ) -> Result:
+    """A result without a report: the program has broken its sandbox."""
     self.runs = -1  # never again
-    return Result(
-      outcome,
-      wall_s=time.monotonic() - started,
-      cpu_s=usage.cpu_s or 0.0,
-      peak_memory_bytes=usage.peak_bytes,
-      limits_enforced=self.vessel.enforced,
-      backend=self.backend,
-      detail=detail,
-    )
+    counts = (len(output.streams[0]), len(output.streams[1]))
+    account = protocol.Report("exit", 0, detail, 0.0, 0.0, 0, counts)
+    return self._result((outcome, None, None), account, output, usage, started)
 
   def _result(
     self,
-    request: Request,
+    verdict: tuple[Outcome, int | None, int | None],
     report: protocol.Report,
+    output: protocol.Output,
     usage: Usage,
-    wall_s: float,
-    out_of_cpu: bool,
+    started: float,
   ) -> Result:
-    cpu_s = max(report.cpu_s, usage.cpu_s or 0.0)
-    outcome, code, number = judge(report, usage.oom_kills, cpu_s, request.limits, out_of_cpu)
+    stdout, stderr = map(bytes, output.streams)
     return Result(
-      outcome=outcome,
-      exit_code=code,
-      signal=number,
-      stdout=report.stdout,
-      stderr=report.stderr,
+      outcome=verdict[0],
+      exit_code=verdict[1],
+      signal=verdict[2],
+      stdout=stdout,
+      stderr=stderr,
       stdout_bytes=report.counts[0],
       stderr_bytes=report.counts[1],
-      stdout_truncated=report.counts[0] > len(report.stdout),
-      stderr_truncated=report.counts[1] > len(report.stderr),
-      wall_s=wall_s,
-      cpu_s=cpu_s,
+      stdout_truncated=report.counts[0] > len(stdout),
+      stderr_truncated=report.counts[1] > len(stderr),
+      wall_s=time.monotonic() - started,
+      cpu_s=max(report.cpu_s, usage.cpu_s or 0.0),
       peak_memory_bytes=usage.peak_bytes or report.peak_bytes,
       limits_enforced=self.vessel.enforced,
       backend=self.backend,

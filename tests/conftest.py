@@ -40,3 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     return
   for item in marked:
     item.add_marker(pytest.mark.skip(reason=f"no docker daemon answers ({REQUIRE_DOCKER} unset)"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+  config.addinivalue_line("markers", "golden(family, dtypes=...): once per golden case and dtype")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+  marker = metafunc.definition.get_closest_marker("golden")
+  if marker:
+    from golden_cases import load  # imports jax, so not before the variables are set
+
+    metafunc.parametrize("case", list(load(*marker.args, **marker.kwargs)))

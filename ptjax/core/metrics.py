@@ -34,7 +34,7 @@ reward tree. Shares lie in [0, 1], logarithms are natural, "over tokens" means o
   rollout/unscorable             share of episodes whose grader gave no value (never trained)
   perf/rollout_tokens_per_s      sampled tokens a second of the rollout phase
   perf/train_tokens_per_s        tokens (prompts too) a second of the training phase
-  perf/time_rollout, time_grade,
+  perf/time_rollout, time_score,
   time_train, time_total         seconds of the step by phase; the total is wall clock
   perf/mfu                       share of the machine's peak FLOP/s in the training phase
   perf/peak_memory_gb            peak device memory since the start, 10⁹ bytes

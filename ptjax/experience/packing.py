@@ -94,9 +94,7 @@ class _Row:
     self.columns: dict[str, list[int]] = {
       name: [] for name in ("tokens", "positions", "segments", "branches")
     }
-    self.slots: dict[str, list[int]] = {
-      name: [] for name in ("predictor", "target", "sequence")
-    }
+    self.slots: dict[str, list[int]] = {name: [] for name in ("predictor", "target", "sequence")}
     self.num_documents = 0
     self.num_sequences = 0
 

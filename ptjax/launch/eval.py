@@ -11,7 +11,7 @@ HELP = "evaluate the latest checkpoint of a workdir"
 EPILOG = """\
 examples:
   python -m ptjax.launch eval --workdir runs/demo
-  python -m ptjax.launch eval --workdir runs/demo --config.eval.tasks=200
+  python -m ptjax.launch eval --workdir runs/demo --config.eval.tasks_per_domain=200
 
 The configuration is the one stored in the workdir; overrides change it for this call.
 A run may be live meanwhile.
@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
   from ptjax.train.experiment import Experiment
 
   experiment = with_overrides(from_json(Experiment, stored.read_text()), args.overrides)
+  from ptjax.launch.progress import terminal_observer
   from ptjax.train import run as train_run
 
-  train_run.evaluate(experiment, path)
+  train_run.evaluate(experiment, path, terminal_observer(experiment))
   return 0

@@ -136,12 +136,12 @@ def disk(directory: str = ".") -> Check:
   return Check("disk", ok, found, "" if ok else "the demo's checkpoints need 5 GiB: free some")
 
 
-def package(name: str, purpose: str) -> Check:
-  """An optional distribution; `purpose` says what it is for."""
+def package(name: str, purpose: str, install: str) -> Check:
+  """An optional distribution: what it is for, and the command that installs it."""
   try:
     version = importlib.metadata.version(name)
   except importlib.metadata.PackageNotFoundError:
-    return Check(name, False, f"not installed ({purpose})", f"pip install {name}")
+    return Check(name, False, f"not installed ({purpose})", install)
   return Check(name, True, f"{version} ({purpose})")
 
 

@@ -45,15 +45,19 @@ def run(args: argparse.Namespace) -> int:
 def train(experiment: Any, directory: str | os.PathLike) -> int:
   """Runs one experiment in a workdir that it holds meanwhile; returns the exit status."""
   with workdir.hold(directory) as path:
+    from ptjax.launch.progress import terminal_observer
     from ptjax.train import run as train_run
 
     _write_config(experiment, path)
     try:
       with keep_traceback(path / "error.log"):
-        train_run.run(experiment, path)
+        train_run.run(experiment, path, terminal_observer(experiment))
     except train_run.Preempted as preempted:
       print(f"ptjax: {preempted}; run the same command again to go on", file=sys.stderr)
       return EXIT_PREEMPTED
+    from ptjax.report.html import write_report
+
+    print(f"report: {write_report(path)}")
   return 0
 
 

@@ -22,7 +22,12 @@ class DecoderConfig:
     matmul_dtype: dtype in which matrix products read their operands; they always
       accumulate in float32.
     activation_dtype: dtype of the residual stream between the products.
-    remat: recompute each block in the backward pass instead of saving its inside.
+    remat: what the backward pass computes again: `none`, `dots` (all but the products with
+      weights: the least memory traffic), or `full` (the whole block).
+    merge_rows: run the blocks on [B x T, D] instead of [B, T, D]. XLA's CPU backend then
+      needs no transposed copies for weight gradients (a quarter of the time); a mesh that
+      splits the length cannot.
+    attention: implementation, a key of `kernels.attention.IMPLEMENTATIONS`.
   """
 
   vocab_size: int
@@ -38,7 +43,9 @@ class DecoderConfig:
   max_position: int = 8192
   matmul_dtype: str = "float32"
   activation_dtype: str = "float32"
-  remat: bool = False
+  remat: str = "dots"
+  merge_rows: bool = False
+  attention: str = "blockwise"
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:
@@ -50,6 +57,9 @@ class DecoderConfig:
     for name in ("matmul_dtype", "activation_dtype"):
       if getattr(self, name) not in ("float32", "bfloat16"):
         raise ValueError(f"{name} is {getattr(self, name)!r}; use 'float32' or 'bfloat16'")
+
+    if self.remat not in ("none", "dots", "full"):
+      raise ValueError(f"remat is {self.remat!r}; use 'none', 'dots' or 'full'")
 
   @property
   def num_params(self) -> int:

@@ -11,14 +11,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptjax.kernels import attention as attn
+from ptjax.kernels.attention import attention
+from ptjax.kernels.mask import MaskSpec
 from ptjax.models.config import DecoderConfig
 from ptjax.models.layers import param, project, rms_norm, rope
 
 Params = dict[str, object]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
 
-_HIDDEN_AXES = ("batch", "length", None)
+
+_ROW_AXES = ("batch", "length")
+_CAUSAL = MaskSpec()
 
 
 def unconstrained(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
@@ -107,9 +110,18 @@ class Block(nnx.Module):
     self.mlp = GatedMlp(config, rngs)
 
   def __call__(self, x: jax.Array, positions: jax.Array, attend: Callable, c: DecoderConfig):
-    """`attend(q, k, v) -> heads` is packed attention in training, the cache in decoding."""
-    x = x + self.attn.out(attend(*self.attn.qkv(self.attn_norm(x, c), positions, c)), c)
-    return x + self.mlp(self.mlp_norm(x, c), c)
+    """`attend(q, k, v) -> (heads, kept)` is packed attention, or the cache in decoding."""
+    heads, kept = attend(*self.attn.qkv(self.attn_norm(x, c), positions, c))
+    x = x + self.attn.out(heads, c)
+    return x + self.mlp(self.mlp_norm(x, c), c), kept
+
+
+def _remat(block: Callable, kind: str) -> Callable:
+  if kind == "none":
+    return block
+  policies = jax.checkpoint_policies
+  policy = policies.dots_with_no_batch_dims_saveable if kind == "dots" else None
+  return jax.checkpoint(block, policy=policy, prevent_cse=False)  # scan keeps it apart
 
 
 class Embedding(nnx.Module):
@@ -143,36 +155,38 @@ class Decoder(nnx.Module):
     self,
     packed: Packed,
     *,
-    mask_spec: attn.MaskSpec = attn.MaskSpec(),
+    mask_spec: MaskSpec = _CAUSAL,
     constrain: Constrain = unconstrained,
     keep_kv: bool = False,
   ):
     """Hidden states hidden_BTD; with `keep_kv` also the rotated keys and values LBTKH."""
     c = self.config
     graph, layers = nnx.split(self.layers)
+    rows, length = packed.tokens_BT.shape
+    lead, axes = ((rows * length,), ("batch",)) if c.merge_rows else ((rows, length), _ROW_AXES)
+    positions = packed.positions_BT.reshape(lead)
 
-    def block(x_BTD, layer):
-      kv = None
+    def attend(q, k, v):
+      q_BTNH, k_BTKH, v_BTKH = (x.reshape(rows, length, *x.shape[-2:]) for x in (q, k, v))
+      out_BTNH = attention(
+        q_BTNH,
+        k_BTKH,
+        v_BTKH,
+        mask_spec=mask_spec,
+        segment_ids_BT=packed.segment_ids_BT,
+        branch_ids_BT=packed.branch_ids_BT,
+        positions_BT=packed.positions_BT,
+        implementation=c.attention,
+      )
+      return out_BTNH.reshape(q.shape), (k_BTKH, v_BTKH) if keep_kv else None
 
-      def attend(q, k, v):
-        nonlocal kv
-        kv = (k, v) if keep_kv else None
-        return attn.attention(
-          q,
-          k,
-          v,
-          mask_spec=mask_spec,
-          segment_ids_BT=packed.segment_ids_BT,
-          branch_ids_BT=packed.branch_ids_BT,
-          positions_BT=packed.positions_BT,
-        )
+    def block(x, layer):
+      x, kv = nnx.merge(graph, layer)(x, positions, attend, c)
+      return constrain(x, (*axes, None)), kv
 
-      x_BTD = nnx.merge(graph, layer)(x_BTD, packed.positions_BT, attend, c)
-      return constrain(x_BTD, _HIDDEN_AXES), kv
-
-    x_BTD = constrain(self.embed_tokens(packed.tokens_BT), _HIDDEN_AXES)
-    x_BTD, kv = jax.lax.scan(jax.checkpoint(block) if c.remat else block, x_BTD, layers)
-    hidden_BTD = self.final_norm(x_BTD, c)
+    x = constrain(self.embed_tokens(packed.tokens_BT.reshape(lead)), (*axes, None))
+    x, kv = jax.lax.scan(_remat(block, c.remat), x, layers)
+    hidden_BTD = self.final_norm(x, c).reshape(rows, length, c.d_model)
     return (hidden_BTD, kv) if keep_kv else hidden_BTD
 
   def embed_tokens(self, tokens: jax.Array) -> jax.Array:

@@ -43,9 +43,16 @@ def _narrow_backward(spec, dtype, saved, grad):
   x, w, x_like, w_like = saved
   inputs, out = spec.split("->")
   a, b = inputs.split(",")
-  grad = grad.astype(dtype)
-  dx = jnp.einsum(f"{out},{b}->{a}", grad, w, preferred_element_type=jnp.float32)
-  dw = jnp.einsum(f"{a},{out}->{b}", x, grad, preferred_element_type=jnp.float32)
+  narrow = grad.astype(dtype)
+  dx = jnp.einsum(f"{out},{b}->{a}", narrow, w, preferred_element_type=jnp.float32)
+
+  def dw(x, grad):
+    return jnp.einsum(f"{a},{out}->{b}", x, grad, preferred_element_type=jnp.float32)
+
+  # XLA's CPU backend has no low-precision product that contracts the leading axis.
+  dw = jax.lax.platform_dependent(
+    x, narrow, cpu=lambda x, g: dw(x.astype(jnp.float32), g.astype(jnp.float32)), default=dw
+  )
   return dx.astype(x_like.dtype), dw.astype(w_like.dtype)
 
 

@@ -69,7 +69,7 @@ STYLE = {
 
 TIME_PHASES = (
   ("rollout", "perf/time_rollout", SERIES[0]),
-  ("grading", "perf/time_grade", SERIES[1]),
+  ("scoring", "perf/time_score", SERIES[1]),
   ("training", "perf/time_train", SERIES[2]),
 )
 

@@ -50,7 +50,7 @@ AFTER_REWARD = (
   Column("roll", "perf/rollout_tokens_per_s", "compact", 5, "tokens/s", "dim"),
   Column("train", "perf/train_tokens_per_s", "compact", 6, "tokens/s", "dim"),
   Column("roll", "perf/time_rollout", ".1f", 5, "seconds", "dim"),
-  Column("grade", "perf/time_grade", ".1f", 5, "seconds", "dim"),
+  Column("score", "perf/time_score", ".1f", 5, "seconds", "dim"),
   Column("train", "perf/time_train", ".1f", 5, "seconds", "dim"),
   Column("step", "perf/time_total", ".1f", 5, "seconds", "dim"),
 )

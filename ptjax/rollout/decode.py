@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptjax.kernels.attention import decode_attention
+from ptjax.kernels.decode import decode_attention
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.layers import rms_norm
@@ -84,9 +84,7 @@ def insert(cache: Cache, kv_LPTKH, rows_R: jax.Array, take_R: jax.Array) -> Cach
   def put(old_RKSH, new_PTKH):
     new_PKTH = jnp.swapaxes(new_PTKH, 1, 2)
     length = new_PKTH.shape[2]
-    fresh_RKTH = jnp.where(
-      take_R[:, None, None, None], new_PKTH[rows_R], old_RKSH[:, :, :length]
-    )
+    fresh_RKTH = jnp.where(take_R[:, None, None, None], new_PKTH[rows_R], old_RKSH[:, :, :length])
     return jax.lax.dynamic_update_slice(old_RKSH, fresh_RKTH, (0, 0, 0, 0))
 
   k_LPTKH, v_LPTKH = kv_LPTKH
@@ -149,9 +147,9 @@ def _next_logits(config, weights: EngineWeights, cache: Cache, slots: Slots):
       at = (rows, slice(None), slots.length_R)
       keys[i] = keys[i].at[at].set(k_RKH, mode="drop")
       values[i] = values[i].at[at].set(v_RKH, mode="drop")
-      return decode_attention(q_RNH, keys[i], values[i], slots.length_R + 1)
+      return decode_attention(q_RNH, keys[i], values[i], slots.length_R + 1), None
 
-    x_RD = nnx.merge(graph, layer)(x_RD, slots.length_R, attend, config)
+    x_RD, _ = nnx.merge(graph, layer)(x_RD, slots.length_R, attend, config)
   hidden_RD = rms_norm(x_RD, weights.params["final_norm"]["scale"], config.norm_eps)
   logits_RV = heads.logits(weights.params, hidden_RD, config.matmul_dtype)
   return logits_RV, Cache(tuple(keys), tuple(values))

@@ -161,9 +161,7 @@ def inverse_cdf(weights_RV: jax.Array, uniform_R: jax.Array) -> jax.Array:
   running = jnp.cumsum(block_sums, axis=-1)
   target_R = uniform_R * running[:, -1]
   block_R = _first_above(running, block_sums, target_R)
-  before_R = (
-    jnp.take_along_axis(running - block_sums, block_R[:, None], axis=-1)[:, 0]
-  )
+  before_R = jnp.take_along_axis(running - block_sums, block_R[:, None], axis=-1)[:, 0]
   inside = jnp.take_along_axis(blocks, block_R[:, None, None], axis=1)[:, 0]
   offset_R = _first_above(jnp.cumsum(inside, axis=-1), inside, target_R - before_R)
   return (block_R * _CDF_BLOCK + offset_R).astype(jnp.int32)

@@ -66,9 +66,7 @@ class Running:
     self.tokens: list[int] = []
     self.logprobs: list[float] = []
     self.versions: list[int] = []
-    self._matcher = (
-      StopMatcher(tokenizer, request.stop_strings) if request.stop_strings else None
-    )
+    self._matcher = StopMatcher(tokenizer, request.stop_strings) if request.stop_strings else None
 
   def extend(self, tokens, logprobs, version: int) -> FinishReason | None:
     """Appends a chunk up to where the request ends; says why it ended, if it did."""

@@ -78,7 +78,9 @@ def tree_shardings(rules: Rules, mesh: Mesh, axes_tree, shape_tree):
   )
 
 
-def constrainer(rules: Rules, mesh: Mesh) -> Callable[[jax.Array, tuple[str | None, ...]], jax.Array]:
+def constrainer(
+  rules: Rules, mesh: Mesh
+) -> Callable[[jax.Array, tuple[str | None, ...]], jax.Array]:
   """A function that pins an activation to its rule inside `jit`."""
 
   def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:

@@ -52,7 +52,7 @@ def check_contract(
 
 def _explain(trajectory, logprobs, action: int, worst, tolerance, tokenizer: Tokenizer) -> str:
   at = int(np.flatnonzero(trajectory.action_mask)[action])
-  text = lambda ids: tokenizer.decode(ids)  # noqa: E731
+  text = tokenizer.decode
   tokens = trajectory.tokens
   before, after = tokens[max(0, at - _CONTEXT) : at], tokens[at + 1 : at + 1 + _CONTEXT]
   return (

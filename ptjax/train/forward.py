@@ -36,11 +36,11 @@ def action_logprobs(
   """(logp_BA, entropy_BA) of the actions under the sampling distribution, f32.
 
   Temperature and filters are the sampler's. The logits of `chunk` slots a row exist at a
-  time; the backward pass computes them again. Unused slots hold numbers without meaning.
+  time; where that is not all of them, the backward pass computes them again. Unused slots
+  hold numbers without meaning.
   """
   hidden_BAD = action_states(model, params, rows, constrain)
 
-  @jax.checkpoint
   def some(hidden_BCD, target_BC):
     flat_AD = hidden_BCD.reshape(-1, model.d_model)
     logits = heads.logits(params, flat_AD, model.matmul_dtype)
@@ -51,6 +51,8 @@ def action_logprobs(
 
   num_slots = rows.target_BA.shape[1]
   cuts = range(0, num_slots, chunk)
+  if len(cuts) > 1:
+    some = jax.checkpoint(some)
   parts = [some(hidden_BAD[:, i : i + chunk], rows.target_BA[:, i : i + chunk]) for i in cuts]
   logp_BA, entropy_BA = (jnp.concatenate(column, axis=1) for column in zip(*parts, strict=True))
   return logp_BA, entropy_BA

@@ -170,4 +170,3 @@ def critic_loss(
     "value/mean": Mean.of(jax.lax.stop_gradient(values_BA), mask_BA),
   }
   return weighted_sum(loss_BA, batch.weights_BA, mask_BA), metrics
-

@@ -48,7 +48,7 @@ def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
   """Runs the steps that are left; `on_step` logs and saves after each."""
   e = session.experiment
   while state.step < e.rl.num_steps:
-    watch = Stopwatch()
+    watch = Stopwatch(session.engine.stats)
     session.engine.set_weights(state.policy.params, state.step)
 
     with watch.phase("rollout"):
@@ -63,8 +63,8 @@ def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
       jax.block_until_ready(policy.params)
 
     state = RLState(state.step + 1, policy, critic, state.mixture)
-    metrics |= rollout_metrics(played, e.policy.max_new_tokens) | update_metrics
-    metrics |= watch.metrics(session.engine.stats, trajectories)
+    metrics |= rollout_metrics(played) | update_metrics
+    metrics |= watch.metrics(trajectories)
     on_step(state, metrics, played)
   return state
 

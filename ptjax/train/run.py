@@ -142,9 +142,7 @@ def _sample(phase: str, step: int, played: Played) -> dict[str, Any]:
   }
 
 
-def measure(
-  session: Session, state: RLState, log: RunLog, when: str, observer: Observer
-) -> None:
+def measure(session: Session, state: RLState, log: RunLog, when: str, observer: Observer) -> None:
   """The held-out evaluation before or after training; done once a run."""
   e = session.experiment
   if e.eval.tasks_per_domain == 0 or log.has(when) or (when == "before" and state.step > 0):
@@ -162,9 +160,7 @@ def _evaluate(session: Session, state: RLState) -> tuple[list[PassRate], list[Pl
   e = session.experiment
   session.engine.set_weights(state.policy.params, state.step)
   played = session.runner.run(
-    heldout(
-      session.engine, session.template, session.domains, session.services, e.policy, e.eval
-    )
+    heldout(session.engine, session.template, session.domains, session.services, e.policy, e.eval)
   )
   return pass_rates(played), played
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from sandbox_runner import Pool, PoolConfig
 
 from ptjax.core.types import Trajectory
 from ptjax.data.chat_template import ChatTemplate
@@ -31,6 +30,7 @@ from ptjax.train.forward import action_logprobs, action_values
 from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
 from ptjax.train.objectives import critic_loss, policy_loss
 from ptjax.train.optimizer import make_optimizer
+from sandbox_runner import Pool, PoolConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +132,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
     matmul_dtype=e.model.matmul_dtype,
     activation_dtype=e.model.activation_dtype,
     remat=e.model.remat,
+    merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
   )
   template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
   layout = Layout(mesh, e.rules)
@@ -193,9 +194,7 @@ def _critic_parts(e: Experiment, model: DecoderConfig, mesh) -> dict[str, Any]:
     )
   trunk = dataclasses.replace(model, num_layers=depth)
   layout = Layout(mesh, e.critic.rules)
-  loss = functools.partial(
-    critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain
-  )
+  loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
   optimizer = make_optimizer(e.critic.optimizer, num_updates)
   return {"critic": Trainer(loss, optimizer), "critic_layout": layout, "critic_model": trunk}

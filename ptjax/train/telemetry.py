@@ -16,7 +16,7 @@ from ptjax.rollout.engine import EngineStats
 from ptjax.train.batch import Batch
 
 
-def rollout_metrics(played: Sequence[Played], max_new_tokens: int) -> dict[str, Any]:
+def rollout_metrics(played: Sequence[Played]) -> dict[str, Any]:
   """Metrics of the episodes of a step, by the names of `core.metrics`."""
   scored = [p for p in played if p.trainable]
   rewards = np.asarray([p.grade.rewards[""] for p in scored], np.float64)
@@ -34,7 +34,6 @@ def rollout_metrics(played: Sequence[Played], max_new_tokens: int) -> dict[str, 
     "rollout/infra_failed": float(outcomes.count(Outcome.INFRA_FAILED)),
     "rollout/unscorable": float(outcomes.count(Outcome.UNSCORABLE)),
   }
-  del max_new_tokens
   for name in dict.fromkeys(p.spec.task.domain for p in played):
     members = [p for p in scored if p.spec.task.domain == name]
     metrics |= _domain_metrics(name, members)
@@ -89,10 +88,11 @@ def batch_metrics(batch: Batch) -> dict[str, Any]:
 
 
 class Stopwatch:
-  """Wall time of the phases of one step."""
+  """Wall time of the phases of one step, and the work of the engine in it."""
 
-  def __init__(self):
+  def __init__(self, stats: EngineStats):
     self._start = time.perf_counter()
+    self._stats, self._sampled_before = stats, stats.sampled_tokens
     self._phases: dict[str, float] = {}
 
   @contextlib.contextmanager
@@ -102,12 +102,12 @@ class Stopwatch:
     yield
     self._phases[name] = time.perf_counter() - start
 
-  def metrics(self, stats: EngineStats, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+  def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Times, rates and memory. Rates count the tokens that a user sees: sampled tokens a
     second of rollout, and tokens of whole trajectories a second of training."""
     tokens = sum(len(t.tokens) for t in trajectories)
     train = self._phases["score"] + self._phases["train"]
-    sampled, stats.sampled_tokens = stats.sampled_tokens, 0
+    sampled = self._stats.sampled_tokens - self._sampled_before
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {f"perf/time_{name}": seconds for name, seconds in self._phases.items()} | {
       "perf/time_total": time.perf_counter() - self._start,

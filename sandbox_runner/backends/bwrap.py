@@ -11,17 +11,29 @@ rlimits, which hold for each process alone. `limits_enforced` of a result says w
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from sandbox_runner import seccomp
-from sandbox_runner.backends.base import BOOTSTRAP, GUEST, Backend, BackendStatus, Usage, Vessel
+from sandbox_runner.backends.base import (
+  BOOTSTRAP,
+  BOOTSTRAP_LIMIT_S,
+  GUEST,
+  Backend,
+  BackendStatus,
+  Usage,
+  Vessel,
+)
 from sandbox_runner.cgroups import PREFIX, ControlGroup, Parents, find_parents
+from sandbox_runner.journal import kill_launchers
 from sandbox_runner.types import Limits, SandboxLost
 
 INSTALL = "apt-get install -y bubblewrap"
@@ -111,6 +123,8 @@ class BwrapBackend(Backend):
     self.parents, self.no_group_because = find_parents()
 
   async def open(self, sandbox: str, limits: Limits) -> "BwrapVessel":
+    if self.journal:
+      self.journal("launchers", [sandbox])
     if self.parents and self.journal:
       paths = {str(d / (PREFIX + sandbox)) for d in self.parents.directories.values()}
       self.journal("cgroups", sorted(paths))
@@ -129,10 +143,11 @@ class BwrapVessel(Vessel):
   keeps_nothing = True
 
   def __init__(self, backend: BwrapBackend, sandbox: str):
-    self.backend = backend
+    self.backend, self.sandbox = backend, sandbox
     self.process = None
     parents: Parents | None = backend.parents
     self.group = ControlGroup(parents, sandbox) if parents else None
+    self.supervisor = -1  # a descriptor of its process
     self.log = os.memfd_create("supervisor-stderr")
     self._start: tuple[int, float] = (0, 0.0)
     filter_code = seccomp.task_filter()
@@ -163,11 +178,13 @@ class BwrapVessel(Vessel):
     options = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     options += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1"]
     options += ["--hostname", "sandbox", "--clearenv", "--setenv", "LANG", "C.UTF-8"]
+    options += ["--setenv", "SANDBOX", self.sandbox]  # by which `kill_launchers` finds it
     options += ["--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
     for capability in SUPERVISOR_CAPABILITIES:
       options += ["--cap-add", f"CAP_{capability}"]
+    options += ["--info-fd", str(info)]
     if self.backend.maps_range:
-      options += ["--info-fd", str(info), "--userns-block-fd", str(blocked)]
+      options += ["--userns-block-fd", str(blocked)]
     options += [*self.backend.system, "--proc", "/proc", "--dev", "/dev"]
     options += ["--ro-bind-data", str(passwd), "/etc/passwd"]
     options += ["--ro-bind-data", str(group), "/etc/group"]
@@ -194,8 +211,9 @@ class BwrapVessel(Vessel):
       )
       while theirs:
         os.close(theirs.pop())
+      child = await _child_pid(info_r, self.process)
+      self.supervisor = os.pidfd_open(child)
       if self.backend.maps_range:
-        child = await asyncio.to_thread(_child_pid, info_r)
         for name in ("uid_map", "gid_map"):
           Path(f"/proc/{child}/{name}").write_text(f"0 {FIRST_ID} {ID_COUNT}")
         os.write(blocked_w, b"1")
@@ -226,16 +244,35 @@ class BwrapVessel(Vessel):
     return Usage(kills, spent, self.group.peak_bytes())
 
   async def close(self) -> None:
-    if self.process and self.process.returncode is None:
-      self.process.kill()  # its first process dies with it, and the kernel ends the namespace
-      await self.process.wait()
-    if self.process and self.process.stdin:
+    if self.process:
       self.process.stdin.close()
+      await self._end_processes()
     if self.group:
       self.group.remove()
     if self.log >= 0:
       os.close(self.log)
       self.log = -1
+
+  async def _end_processes(self) -> None:
+    """Ends the launcher and the supervisor, upon which the kernel ends all else.
+
+    That bwrap's child dies with bwrap holds only after its setup: a bwrap that is killed before
+    leaves a child that waits for ever. So the supervisor is killed by itself, and if it is not yet
+    known, whatever was started under this sandbox's name.
+    """
+    if self.supervisor >= 0:
+      with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(self.supervisor, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+      self.process.kill()
+    while self.supervisor < 0 and self.process.returncode is None:
+      kill_launchers([self.sandbox])
+      await asyncio.sleep(0.005)
+    if self.supervisor < 0:
+      kill_launchers([self.sandbox])
+    else:
+      os.close(self.supervisor)
+    await self.process.wait()
 
   def last_words(self) -> str:
     """What bwrap or the supervisor said about its end, on one line."""
@@ -249,14 +286,17 @@ def _data_fd(name: str, data: bytes) -> int:
   return fd
 
 
-def _child_pid(fd: int) -> int:
-  """The pid that bwrap reports. Raises SandboxLost if it ended before."""
+async def _child_pid(fd: int, bwrap: asyncio.subprocess.Process) -> int:
+  """The pid that bwrap reports. Raises SandboxLost if it ends before, or takes too long."""
+  os.set_blocking(fd, False)
   text = b""
+  deadline = time.monotonic() + BOOTSTRAP_LIMIT_S
   while not text.rstrip().endswith(b"}"):
-    part = os.read(fd, 4096)
-    if not part:
-      raise SandboxLost("bwrap ended before it made its namespaces")
-    text += part
+    with contextlib.suppress(BlockingIOError):
+      text += os.read(fd, 4096)
+    if bwrap.returncode is not None or time.monotonic() > deadline:
+      raise SandboxLost("bwrap did not make its namespaces")
+    await asyncio.sleep(0.002)
   return json.loads(text)["child-pid"]
 
 

@@ -48,6 +48,8 @@ def write_text(path, text):
 class NamespaceBox:
   """New process, mount and IPC namespaces, held by a first process that only reaps."""
 
+  shares_memory_limit = False
+
   def __init__(self, setup):
     self.disk_mb, self.own_users = setup["disk_mb"], setup["own_users"]
     outer = os.open("/proc/self/ns/pid", os.O_RDONLY)
@@ -122,6 +124,7 @@ class WipeBox:
   """The whole sandbox as a box: this process is its first one, and may signal all others."""
 
   own_users = False
+  shares_memory_limit = True
 
   def __init__(self, setup):
     for directory in WRITABLE:
@@ -156,18 +159,17 @@ def remove_ipc_objects():
   pid = os.fork()
   if pid == 0:
     os.setresuid(TASK_ID, TASK_ID, TASK_ID)
-    remove = {
-      "shm": lambda i: libc.shmctl(i, 0, None),
-      "msg": lambda i: libc.msgctl(i, 0, None),
-      "sem": lambda i: libc.semctl(i, 0, 0),
-    }
-    for kind, call in remove.items():
-      try:
-        with open(f"/proc/sysvipc/{kind}") as f:
-          for line in f.readlines()[1:]:
-            call(int(line.split()[1]))
-      except FileNotFoundError:
-        continue  # a kernel without the listing
+    buffer = ctypes.create_string_buffer(512)
+    calls = (  # a call by (identifier or index, command), its ..._INFO and its ..._STAT
+      (lambda i, command: libc.shmctl(i, command, buffer), 14, 13),
+      (lambda i, command: libc.msgctl(i, command, buffer), 12, 11),
+      (lambda i, command: libc.semctl(i, 0, command, buffer), 19, 18),
+    )
+    for control, info, status in calls:
+      for index in range(control(0, info) + 1):
+        identifier = control(index, status)
+        if identifier >= 0:
+          control(identifier, 0)
     os._exit(0)
   os.waitpid(pid, 0)
 

@@ -1,8 +1,9 @@
 """The resident supervisor: takes one task after another over one pipe pair.
 
 A frame is two big-endian 32-bit lengths, a JSON header and a blob. The first frame is the setup;
-each further one is a task, answered by one frame. The end of the input, or a frame that is not one,
-ends the supervisor, and with it everything in the sandbox.
+each further one is a task, answered by a frame for each piece of its output as it comes (so that it
+is not lost with the sandbox) and one report. The end of the input, or a frame that is not one, ends
+the supervisor, and with it everything in the sandbox.
 """
 
 import gc
@@ -14,7 +15,7 @@ import struct
 import sys
 import time
 
-from sandbox_runner.guest.boxes import PR_SET_DUMPABLE, NamespaceBox, WipeBox, prctl
+from sandbox_runner.guest.boxes import PR_SET_DUMPABLE, NamespaceBox, WipeBox, prctl, write_text
 from sandbox_runner.guest.task import become_task, forgo_capabilities, python_program, run_python
 
 LENGTHS = struct.Struct("!II")
@@ -57,6 +58,8 @@ class Supervisor:
     for name in setup["preload"]:
       __import__(name)
     self.preloaded = {name.split(".")[0] for name in setup["preload"]}
+    if not self.make_box.shares_memory_limit:
+      write_text("/proc/self/oom_score_adj", "1000")  # a host without memory ends sandboxes first
     gc.collect()
     gc.freeze()  # a collection in a task then leaves these objects, and their pages, alone
     self.wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -92,7 +95,7 @@ class Supervisor:
     watch.drain()
     with open(failed_r, "rb") as f:
       failure = f.read(4096).decode("utf-8", "replace")
-    write_frame(self.control_out, watch.report(wall, failure), b"".join(watch.kept()))
+    write_frame(self.control_out, watch.report(wall, failure))
     return None
 
   def start(self, box, task, blob, ends):
@@ -117,7 +120,6 @@ class Watch:
   def __init__(self, supervisor, pid, stdin, outputs, stdin_data, task):
     self.supervisor, self.pid = supervisor, pid
     self.stdin, self.stdin_data = stdin, memoryview(stdin_data)
-    self.parts = {fd: [] for fd in outputs}
     self.count = dict.fromkeys(outputs, 0)
     self.cap = task["output_bytes"]
     self.why, self.status, self.usage = "exit", None, None
@@ -177,7 +179,7 @@ class Watch:
     return bool(self.stdin_data)
 
   def read(self, fd):
-    """True while the stream may have more. Keeps the first `cap` bytes and counts all."""
+    """True while the stream may have more. Hands on the first `cap` bytes and counts all."""
     try:
       data = os.read(fd, CHUNK)
     except BlockingIOError:
@@ -188,7 +190,8 @@ class Watch:
     room = max(0, self.cap - self.count[fd])
     self.count[fd] += len(data)
     if room:
-      self.parts[fd].append(data[:room])
+      stream = list(self.count).index(fd)
+      write_frame(self.supervisor.control_out, {"stream": stream}, data[:room])
     return True
 
   def end(self):
@@ -204,11 +207,8 @@ class Watch:
         pass
     if max(self.count.values()) > self.cap and self.why == "exit":
       self.why = "output"
-    for fd in (*self.parts, *([] if self.stdin is None else [self.stdin])):
+    for fd in (*self.count, *([] if self.stdin is None else [self.stdin])):
       os.close(fd)
-
-  def kept(self):
-    return [b"".join(parts) for parts in self.parts.values()]
 
   def report(self, wall, failure):
     return {
@@ -219,7 +219,6 @@ class Watch:
       "cpu_s": self.usage.ru_utime + self.usage.ru_stime,
       "peak_kb": self.usage.ru_maxrss,
       "counts": list(self.count.values()),
-      "kept": [len(b) for b in self.kept()],
     }
 
 

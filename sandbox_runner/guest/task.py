@@ -92,7 +92,8 @@ def become_task(supervisor, box, task, blob, ends):
   prctl(PR_SET_DUMPABLE, 1)  # else /proc/self belongs to nobody we are
   for fd in supervisor.setup["cgroup_fds"]:
     os.write(fd, b"0")
-  write_text("/proc/self/oom_score_adj", "1000")  # before any helper of ours
+  if box.shares_memory_limit:
+    write_text("/proc/self/oom_score_adj", "1000")  # before the supervisor
   signal.set_wakeup_fd(-1)
   for which in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(which, signal.SIG_DFL)

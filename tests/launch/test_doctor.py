@@ -69,6 +69,6 @@ def test_probe_tells_success_failure_absence_and_silence():
 
 
 def test_package_reports_version_or_command():
-  assert machine.package("rich", "tables").ok
-  absent = machine.package("no-such-distribution", "nothing")
+  assert machine.package("rich", "tables", "pip install rich").ok
+  absent = machine.package("no-such-distribution", "nothing", "pip install no-such-distribution")
   assert (absent.ok, absent.fix) == (False, "pip install no-such-distribution")

@@ -44,7 +44,7 @@ def write_run(tmp_path):
           "reward/mean": step / 20, "reward/code": step / 20, "reward/arithmetic": step / 20,
           "policy/kl": math.nan if step == 7 else 0.01 * step, "policy/entropy": 1.0,
           "length/mean": 50.0, "length/min": 5.0, "length/max": 90.0, "optim/grad_norm": 0.5,
-          "perf/time_rollout": 4.0, "perf/time_grade": 1.0, "perf/time_train": 3.0,
+          "perf/time_rollout": 4.0, "perf/time_score": 1.0, "perf/time_train": 3.0,
           "perf/time_total": 9.0, "perf/rollout_tokens_per_s": 1200.0,
           "perf/train_tokens_per_s": 3400.0, "groups/zero_std_frac": 0.25,
         },

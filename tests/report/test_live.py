@@ -16,7 +16,7 @@ VALUES = {
   "perf/rollout_tokens_per_s": 1234.0,
   "perf/train_tokens_per_s": 45678.0,
   "perf/time_rollout": 4.0,
-  "perf/time_grade": 0.5,
+  "perf/time_score": 0.5,
   "perf/time_train": 3.0,
   "perf/time_total": 10.0,
 }
@@ -33,7 +33,7 @@ def lines_of(rows, domains=("code", "arithmetic"), total=80, width=None):
 def test_row_holds_every_number():
   groups, titles, row = lines_of([VALUES])
   assert " ".join(titles.split()) == (
-    "step all code arithmetic kl entropy length roll train roll grade train step eta"
+    "step all code arithmetic kl entropy length roll train roll score train step eta"
   )
   assert " ".join(row.split()) == (
     "1/80 0.250 0.200 0.300 0.0123 1.500 96 1.2k 46k 4.0 0.5 3.0 10.0 13:10"

@@ -1,28 +1,11 @@
-"""A pool for many tests, and the one way to run a coroutine in them."""
+"""One pool for all tests of a backend."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
+from sandbox_driver import Driver
 
-from sandbox_runner import Pool, PoolConfig
-
-
-class Driver:
-  """A pool and the event loop that it lives in."""
-
-  def __init__(self, config: PoolConfig):
-    self._runner = asyncio.Runner()
-    self.pool = Pool(config)
-    self.run(self.pool.__aenter__())
-
-  def run(self, coroutine):
-    return self._runner.run(coroutine)
-
-  def close(self) -> None:
-    self.run(self.pool.__aexit__(None, None, None))
-    self._runner.close()
-
+from sandbox_runner import PoolConfig
 
 BACKENDS = {
   "bwrap": {"backend": "bwrap"},

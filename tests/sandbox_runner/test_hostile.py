@@ -10,8 +10,8 @@ from pathlib import Path
 
 import hostile_cases
 import pytest
-from conftest import Driver
-from host import Listener, descendants, escaped_files, mounts
+from sandbox_driver import Driver
+from sandbox_host import Listener, descendants, escaped_files, mounts
 
 from sandbox_runner import Outcome, Request, RequestError
 

@@ -1,7 +1,8 @@
-"""Loads the golden cases: a test marked `@pytest.mark.golden("gae")` runs once per case and dtype.
+"""The golden cases: a test marked `@pytest.mark.golden("gae")` runs once per case and dtype.
 
 The test receives `case` and calls `case.check(ops)`, `ops` mapping the case's op to a function of
-the case's inputs that returns its outputs by name.
+the case's inputs that returns its outputs by name. What is float32 by its own contract asks for
+that dtype alone: `golden("sampling", dtypes=(np.float32,))`.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = pathlib.Path(__file__).resolve().parent / "golden"
 ANNOTATIONS = {"exact", "exact_zero_members", "invariant"}
 INTEGERS = {"group_ids", "tokens", "token", "kept"}
 
@@ -84,22 +85,13 @@ class Case:
       )
 
 
-def _load(family: str):
+def load(family: str, dtypes=(np.float64, np.float32)):
+  """Yields the cases of a family as pytest parameters, once per dtype."""
   data = json.loads((GOLDEN / f"{family}.json").read_text())
   for case in data["cases"]:
-    for dtype in (np.float64, np.float32):
+    for dtype in dtypes:
       tolerance = case.get("tolerance", data["tolerance"])[dtype.__name__]
       yield pytest.param(
         Case(case["op"], case["inputs"], case["expected"], dtype, **tolerance),
         id=f"{case['id']}-{dtype.__name__}",
       )
-
-
-def pytest_configure(config):
-  config.addinivalue_line("markers", "golden(family): run once per golden case of the family")
-
-
-def pytest_generate_tests(metafunc):
-  marker = metafunc.definition.get_closest_marker("golden")
-  if marker:
-    metafunc.parametrize("case", list(_load(marker.args[0])))

@@ -1,0 +1,49 @@
+"""PPO on the demo's tasks: a value network of its own, GAE, value clipping.
+
+  python -m ptjax.launch train --config configs/demo_smollm2_ppo.py --workdir runs/demo_ppo
+
+The critic starts as the policy's first 8 layers with a head at 0. Each batch serves two
+updates, so the ratios leave 1 and the clips act.
+
+Hardware: 2 CPU cores, 12 GB.
+"""
+
+from ml_collections import ConfigDict
+
+from ptjax.core.config import to_config_dict
+from ptjax.evals.heldout import EvalConfig
+from ptjax.experience.collect import PolicyConfig
+from ptjax.experience.mixture import DomainConfig
+from ptjax.experience.packing import PackConfig
+from ptjax.rollout.engine import EngineConfig
+from ptjax.train.experiment import CriticConfig, Experiment, RLConfig
+from ptjax.train.objectives import PolicyObjective
+from ptjax.train.optimizer import OptimizerConfig
+
+
+def get_config() -> ConfigDict:
+  return to_config_dict(
+    Experiment(
+      name="demo_smollm2_ppo",
+      domains=(DomainConfig("code"), DomainConfig("arithmetic")),
+      policy=PolicyConfig(max_new_tokens=48),
+      engine=EngineConfig(num_slots=32, max_length=192, decode_chunk=8),
+      pack=PackConfig(length=512, actions=256, rows=2),
+      rl=RLConfig(
+        num_steps=12,
+        prompts_per_step=16,
+        group_size=4,
+        advantages="gae",
+        minibatches=2,
+        objective=PolicyObjective(logit_chunk=256),
+      ),
+      optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
+      critic=CriticConfig(
+        num_layers=8,
+        clip=0.2,
+        lam=0.95,
+        optimizer=OptimizerConfig(learning_rate=5e-5, warmup_steps=2),
+      ),
+      eval=EvalConfig(tasks_per_domain=100),
+    )
+  )

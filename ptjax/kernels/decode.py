@@ -1,0 +1,24 @@
+"""Attention of one new token a slot over its key/value cache."""
+
+import jax
+import jax.numpy as jnp
+
+from ptjax.kernels.mask import masked_softmax
+
+# G: query heads that share one key/value head.
+
+
+def decode_attention(
+  q_RNH: jax.Array, k_RKSH: jax.Array, v_RKSH: jax.Array, lengths_R: jax.Array
+) -> jax.Array:
+  """One query a slot against its cache; keys at or past `lengths_R` are never read.
+
+  The stale tail of a slot may hold anything, nan included.
+  """
+  num_kv, num_keys, head_dim = k_RKSH.shape[1:]
+  q_RKGH = q_RNH.reshape(q_RNH.shape[0], num_kv, -1, head_dim) * head_dim**-0.5
+  valid_RS = jnp.arange(num_keys) < lengths_R[:, None]
+  scores_RKGS = jnp.einsum("RKGH,RKSH->RKGS", q_RKGH, k_RKSH, preferred_element_type=jnp.float32)
+  weights_RKGS = masked_softmax(scores_RKGS, valid_RS[:, None, None])
+  out_RKGH = jnp.einsum("RKGS,RKSH->RKGH", weights_RKGS.astype(v_RKSH.dtype), v_RKSH)
+  return out_RKGH.reshape(q_RNH.shape)

@@ -1,0 +1,53 @@
+"""Attention of one token over a cache, against the whole row."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_cases import HEADS, by_loops, ids, qkv
+
+from ptjax.kernels.decode import decode_attention
+from ptjax.kernels.mask import MaskSpec, visible
+from ptjax.kernels.reference import reference
+
+LENGTHS = np.asarray([1, 5, 13, 8], np.int32)
+
+
+def cache(x_BTKH):
+  return jnp.asarray(np.swapaxes(x_BTKH, 1, 2))
+
+
+def last(x_BTNH):
+  """The query of each slot's newest token."""
+  return x_BTNH[np.arange(len(LENGTHS)), LENGTHS - 1]
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_equals_the_last_query_of_the_row(heads):
+  q, k, v = qkv(heads)
+  got = decode_attention(last(q), cache(k), cache(v), LENGTHS)
+  packed = ids(tuple(((int(n), ()),) for n in LENGTHS))
+  whole = reference(q, k, v, visible(MaskSpec(), *packed))
+  np.testing.assert_allclose(got, last(np.asarray(whole)), rtol=0, atol=1e-6)
+  np.testing.assert_allclose(got, last(by_loops(q, k, v, *packed)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("poisoned", ["k", "v", "kv"])
+def test_stale_tail_is_never_read(poisoned, poison):
+  q, k, v = qkv("gqa")
+  want = decode_attention(last(q), cache(k), cache(v), LENGTHS)
+  stale_BT = np.arange(k.shape[1]) >= LENGTHS[:, None]
+  for name, x in (("k", k), ("v", v)):
+    if name in poisoned:
+      x[stale_BT] = poison
+  got = decode_attention(last(q), cache(k), cache(v), LENGTHS)
+  np.testing.assert_array_equal(got, want)
+
+
+def test_bfloat16_cache():
+  q, k, v = qkv("gqa")
+  want = decode_attention(last(q), cache(k), cache(v), LENGTHS)
+  narrow = [jnp.asarray(x, jnp.bfloat16) for x in (last(q), cache(k), cache(v))]
+  got = decode_attention(*narrow, LENGTHS)
+  assert got.dtype == jnp.bfloat16
+  np.testing.assert_allclose(got.astype(jnp.float32), want, rtol=0, atol=2e-2)
