@@ -179,7 +179,7 @@ class Row:
   Attributes:
     work: its name.
     samples: one for each repetition.
-    tokens: counted as the peers count them, a repetition.
+    tokens: what one repetition is counted in; see README.md.
     model_flops: the FLOPs that these tokens stand for.
     computed_flops: the FLOPs of the products with weights that really ran.
   """

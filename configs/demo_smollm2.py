@@ -23,14 +23,15 @@ def get_config() -> ConfigDict:
     Experiment(
       name="demo_smollm2",
       domains=(DomainConfig("code"), DomainConfig("arithmetic")),
-      policy=PolicyConfig(max_new_tokens=48),
-      engine=EngineConfig(num_slots=32, max_length=192, decode_chunk=8),
-      pack=PackConfig(length=512, actions=256, rows=2),
+      policy=PolicyConfig(max_new_tokens=40),
+      engine=EngineConfig(num_slots=32, max_length=160, decode_chunk=8),
+      pack=PackConfig(length=384, actions=256, rows=2),
       rl=RLConfig(
         num_steps=14,
         prompts_per_step=8,
         group_size=8,
         reference=True,
+        kl_episodes=2,
         objective=PolicyObjective(logit_chunk=256),
       ),
       optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=2),

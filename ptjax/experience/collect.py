@@ -94,8 +94,15 @@ class EngineLoop:
         await asyncio.wait([episodes], timeout=0.001)
         continue
       for completion in await asyncio.to_thread(self._engine.step):
-        self._futures.pop(completion.id).set_result(completion)
+        future = self._futures.pop(completion.id)
+        if not future.done():  # its episode may have been cancelled meanwhile
+          future.set_result(completion)
       await asyncio.sleep(0)
+
+  def withdraw(self) -> None:
+    """Cancels what is left in the engine; it must not be stepping."""
+    for request_id in self._futures:
+      self._engine.cancel(request_id)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +181,8 @@ async def collect(
     episode = await domain.play(spec.task, policy, services)
     return Played(spec, episode, await grade(domain, spec.task, episode, services))
 
-  episodes = asyncio.gather(*(one(spec) for spec in specs))
+  tasks = [asyncio.ensure_future(one(spec)) for spec in specs]
+  episodes = asyncio.gather(*tasks)
   driver = asyncio.ensure_future(loop.drive(episodes))
   try:
     await asyncio.wait([episodes, driver], return_when=asyncio.FIRST_COMPLETED)
@@ -182,8 +190,11 @@ async def collect(
       driver.result()  # a fault of the engine surfaces here
     return await episodes
   finally:
-    episodes.cancel()
-    driver.cancel()
+    for task in tasks:
+      task.cancel()
+    # The driver ends by itself after the step that its thread is in.
+    await asyncio.gather(*tasks, episodes, driver, return_exceptions=True)
+    loop.withdraw()
 
 
 __all__ = ["EpisodeSpec", "FinishReason", "Played", "PolicyConfig", "collect"]

@@ -1,8 +1,10 @@
 """Which domain sets the next task: exact quotas, deterministic, resumable."""
 
 import dataclasses
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +22,11 @@ class DomainConfig:
   weight: float = 1.0
 
   def __post_init__(self):
-    if not self.weight > 0:
-      raise ValueError(f"weight {self.weight} of domain {self.name!r} must be > 0; or remove it")
+    if not 0 < self.weight < math.inf:
+      raise ValueError(
+        f"weight {self.weight} of domain {self.name!r} must be positive and finite; to leave the "
+        f"domain out, remove it"
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +40,9 @@ class Draw:
 class Mixture:
   """Draws domains so that after n draws each has its share of n, to within one.
 
-  The next domain is the one furthest behind its share (stride scheduling); on ties the
-  first. The state is the number of draws of each domain.
+  A domain may be drawn once it is far enough behind its share, and among those the one that
+  would first be a whole draw behind is taken (Tijdeman, 1980, The chairman assignment
+  problem).
   """
 
   def __init__(self, domains: Sequence[DomainConfig]):
@@ -45,21 +51,41 @@ class Mixture:
       raise ValueError(f"domains {names} must be distinct and at least one")
     total = sum(d.weight for d in domains)
     self._share = {d.name: d.weight / total for d in domains}
+    self._slack = 1 / (2 * len(names) - 2) if len(names) > 1 else 0.0
     self.drawn = dict.fromkeys(names, 0)
+    # Draws before these count for no quota: they fell under other domains or weights.
+    self._origin = dict.fromkeys(names, 0)
 
   def draw(self, count: int) -> list[Draw]:
     """The next `count` tasks."""
     draws = []
     for _ in range(count):
-      n = sum(self.drawn.values()) + 1
-      name = max(self._share, key=lambda d: self._share[d] * n - self.drawn[d])
+      name = self._next()
       draws.append(Draw(name, self.drawn[name]))
       self.drawn[name] += 1
     return draws
 
-  def restore(self, drawn: dict[str, int]) -> None:
-    """Goes on from a saved `drawn`; a new domain starts at 0, a removed one is dropped."""
-    self.drawn = {name: drawn.get(name, 0) for name in self.drawn}
+  def _next(self) -> str:
+    counted = {name: self.drawn[name] - self._origin[name] for name in self.drawn}
+    n = sum(counted.values()) + 1
+    lag = {name: share * n - counted[name] for name, share in self._share.items()}
+    # The tolerance keeps a domain that is due exactly now from missing its turn by rounding.
+    due = [name for name in lag if lag[name] >= self._slack - 1e-9] or list(lag)
+    return min(due, key=lambda d: (1 - self._slack - lag[d]) / self._share[d])
+
+  def state(self) -> dict[str, Any]:
+    """What `restore` takes; plain numbers."""
+    return {"drawn": dict(self.drawn), "origin": dict(self._origin), "share": dict(self._share)}
+
+  def restore(self, state: Mapping[str, Any]) -> None:
+    """Goes on from a saved state.
+
+    Where domains or weights have changed, each domain goes on with its next task (a new one
+    with its first) and the quotas begin anew: nothing is made up for.
+    """
+    self.drawn = {name: state["drawn"].get(name, 0) for name in self.drawn}
+    same = state["share"] == self._share
+    self._origin = dict(state["origin"]) if same else dict(self.drawn)
 
 
 def task_seed(run_seed: int, domain: str, index: int) -> int:

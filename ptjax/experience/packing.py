@@ -156,46 +156,53 @@ def _check(trajectory: Trajectory, config: PackConfig) -> None:
     )
 
 
+class _Home(NamedTuple):
+  """A row that holds the prompt of a group: where, and the branches that it has got."""
+
+  row: _Row
+  prompt_start: int
+  segment: int
+  branches: list[int]
+
+
 def _place_group(members, rows: list[_Row], places: dict[int, Place], config: PackConfig) -> None:
-  """Puts the branches of one group into as few rows as first fit finds."""
+  """Puts each branch beside a prompt of its group where it fits; else stores the prompt anew."""
   first = members[0][1]
   prompt = first.tokens[: int(np.argmax(first.action_mask))]
-  row, prompt_start, segment, branch = None, 0, 0, 0
+  homes: list[_Home] = []
   for index, trajectory in members:
     prompt_length = int(np.argmax(trajectory.action_mask))
     if not np.array_equal(trajectory.tokens[:prompt_length], prompt):
       raise ValueError(f"trajectories of group {trajectory.group} have different prompts")
-    suffix_length = len(trajectory.tokens) - prompt_length
-    if row is None or not row.fits(suffix_length, trajectory.num_actions):
-      need = prompt_length + suffix_length, trajectory.num_actions
-      row = next((r for r in rows if r.fits(*need)), None)
-      if row is None:
-        rows.append(row := _Row(config))
-      row.num_documents += 1
-      segment, branch = row.num_documents, 0
-      prompt_start = row.append(prompt, 0, segment, 0)
-    branch += 1
-    places[index] = _place_branch(
-      trajectory, prompt_length, rows.index(row), row, prompt_start, segment, branch
-    )
+    need = len(trajectory.tokens) - prompt_length, trajectory.num_actions
+    home = next((h for h in homes if h.row.fits(*need)), None)
+    if home is None:
+      home = _settle(prompt, need, rows, config)
+      homes.append(home)
+    places[index] = _place_branch(trajectory, prompt_length, home, rows.index(home.row))
 
 
-def _place_branch(
-  trajectory: Trajectory,
-  prompt_length: int,
-  row_index: int,
-  row: _Row,
-  prompt_start: int,
-  segment: int,
-  branch: int,
-) -> Place:
-  start = row.append(trajectory.tokens[prompt_length:], prompt_length, segment, branch)
+def _settle(prompt: np.ndarray, need: tuple[int, int], rows: list[_Row], config: PackConfig):
+  """Stores a prompt in the first row that has room for it and one branch."""
+  row = next((r for r in rows if r.fits(len(prompt) + need[0], need[1])), None)
+  if row is None:
+    rows.append(row := _Row(config))
+  row.num_documents += 1
+  return _Home(row, row.append(prompt, 0, row.num_documents, 0), row.num_documents, [])
+
+
+def _place_branch(trajectory: Trajectory, prompt_length: int, home: _Home, row_index: int) -> Place:
+  row = home.row
+  home.branches.append(len(home.branches) + 1)
+  start = row.append(
+    trajectory.tokens[prompt_length:], prompt_length, home.segment, home.branches[-1]
+  )
   slot = len(row.slots["target"])
   for position in np.flatnonzero(trajectory.action_mask).tolist():
     before = position - 1
     in_prompt = before < prompt_length
     row.slots["predictor"].append(
-      prompt_start + before if in_prompt else start + before - prompt_length
+      home.prompt_start + before if in_prompt else start + before - prompt_length
     )
     row.slots["target"].append(int(trajectory.tokens[position]))
     row.slots["sequence"].append(row.num_sequences)

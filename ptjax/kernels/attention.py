@@ -3,6 +3,7 @@
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 
 from ptjax.kernels.blockwise import blockwise
 from ptjax.kernels.mask import MaskSpec, visible
@@ -40,5 +41,8 @@ def attention(
   Returns:
     out_BTNH in the dtype of q; zeros at padding. Scores and softmax are float32.
   """
+  # A weight of 0 does not stop a nan: padding must not enter the products at all.
+  real = (segment_ids_BT > 0)[:, :, None, None]
+  q_BTNH, k_BTKH, v_BTKH = (jnp.where(real, x, 0) for x in (q_BTNH, k_BTKH, v_BTKH))
   mask_BTS = visible(mask_spec, segment_ids_BT, branch_ids_BT, positions_BT)
   return IMPLEMENTATIONS[implementation](q_BTNH, k_BTKH, v_BTKH, mask_BTS)

@@ -11,9 +11,16 @@ from ptjax.kernels.mask import masked_softmax
 def decode_attention(
   q_RNH: jax.Array, k_RKSH: jax.Array, v_RKSH: jax.Array, lengths_R: jax.Array
 ) -> jax.Array:
-  """One query a slot against its cache; keys at or past `lengths_R` are never read.
+  """One query a slot against its cache; entries at or past `lengths_R` weigh 0.
 
-  The stale tail of a slot may hold anything, nan included.
+  Args:
+    q_RNH: queries of the newest tokens.
+    k_RKSH: keys; past a slot's length they may be anything, nan included.
+    v_RKSH: values; past a slot's length they must be finite.
+    lengths_R: i32, entries of each slot that count.
+
+  Returns:
+    out_RNH in the dtype of q.
   """
   num_kv, num_keys, head_dim = k_RKSH.shape[1:]
   q_RKGH = q_RNH.reshape(q_RNH.shape[0], num_kv, -1, head_dim) * head_dim**-0.5

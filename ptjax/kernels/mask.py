@@ -6,7 +6,7 @@ A packed row holds several documents, each a shared prefix followed by branches
     segment(key) == segment(query) > 0
     and branch(key) in {0, branch(query)}         0 is the shared prefix
     and index(key) <= index(query)                causal
-    and index(query) - index(key) < window        where a window is set
+    and position(query) - position(key) < window  where a window is set
 
 Worked example, one prompt "p q" with completions "a b" and "c", then padding:
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from ptjax.kernels.attention import IMPLEMENTATIONS
+
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
@@ -58,6 +60,10 @@ class DecoderConfig:
       if getattr(self, name) not in ("float32", "bfloat16"):
         raise ValueError(f"{name} is {getattr(self, name)!r}; use 'float32' or 'bfloat16'")
 
+    if self.attention not in IMPLEMENTATIONS:
+      raise ValueError(
+        f"attention is {self.attention!r}; use one of {', '.join(sorted(IMPLEMENTATIONS))}"
+      )
     if self.remat not in ("none", "dots", "full"):
       raise ValueError(f"remat is {self.remat!r}; use 'none', 'dots' or 'full'")
 

@@ -79,13 +79,17 @@ def prefill(config: DecoderConfig, params: decoder.Params, tokens_PT: jax.Array)
 
 @functools.partial(jax.jit, donate_argnums=0)
 def insert(cache: Cache, kv_LPTKH, rows_R: jax.Array, take_R: jax.Array) -> Cache:
-  """Copies prefilled prompt `rows_R[r]` into each slot r where `take_R`."""
+  """Copies prefilled prompt `rows_R[r]` into each slot r where `take_R`.
+
+  The rest of the slot becomes 0: what the last request left there is never multiplied, not
+  even by a weight of 0, which a nan would survive.
+  """
 
   def put(old_RKSH, new_PTKH):
     new_PKTH = jnp.swapaxes(new_PTKH, 1, 2)
-    length = new_PKTH.shape[2]
-    fresh_RKTH = jnp.where(take_R[:, None, None, None], new_PKTH[rows_R], old_RKSH[:, :, :length])
-    return jax.lax.dynamic_update_slice(old_RKSH, fresh_RKTH, (0, 0, 0, 0))
+    tail = old_RKSH.shape[2] - new_PKTH.shape[2]
+    new_PKSH = jnp.pad(new_PKTH, ((0, 0), (0, 0), (0, tail), (0, 0)))
+    return jnp.where(take_R[:, None, None, None], new_PKSH[rows_R], old_RKSH)
 
   k_LPTKH, v_LPTKH = kv_LPTKH
   return Cache(

@@ -92,8 +92,8 @@ class Engine:
     """Queues a request.
 
     Raises:
-      ValueError: it cannot fit the engine, names too many stop tokens, or uses stop
-        strings without a tokenizer.
+      ValueError: it cannot fit the engine, holds ids outside the vocabulary, names too many
+        stop tokens, or uses stop strings without a tokenizer.
     """
     need = len(request.prompt) + request.max_new_tokens
     if need > self.config.max_length:
@@ -101,6 +101,11 @@ class Engine:
         f"request {request.id} needs {need} tokens (prompt {len(request.prompt)} + "
         f"max_new_tokens {request.max_new_tokens}), engine.max_length is "
         f"{self.config.max_length}; raise it or shorten the request"
+      )
+    if not 0 <= np.min(request.prompt) <= np.max(request.prompt) < self.model.vocab_size:
+      raise ValueError(
+        f"request {request.id}: prompt ids {np.min(request.prompt)} to {np.max(request.prompt)} "
+        f"are outside the vocabulary of {self.model.vocab_size}; use the model's own tokenizer"
       )
     if len(request.stop_ids) > self.config.max_stop_ids:
       raise ValueError(
@@ -164,9 +169,7 @@ class Engine:
       )
     for sharing in by_prompt.values():
       # The last prompt token is left to the first decode step, which samples after it.
-      prompt = sharing[0][1].prompt[:-1]
-      if len(prompt):
-        self._prefill(prompt, [slot for slot, _ in sharing])
+      self._prefill(sharing[0][1].prompt[:-1], [slot for slot, _ in sharing])
 
   def _prefill(self, prompt: np.ndarray, slots: list[int]) -> None:
     length = prefill_length(len(prompt), self.config)

@@ -164,7 +164,8 @@ def inverse_cdf(weights_RV: jax.Array, uniform_R: jax.Array) -> jax.Array:
   before_R = jnp.take_along_axis(running - block_sums, block_R[:, None], axis=-1)[:, 0]
   inside = jnp.take_along_axis(blocks, block_R[:, None, None], axis=1)[:, 0]
   offset_R = _first_above(jnp.cumsum(inside, axis=-1), inside, target_R - before_R)
-  return (block_R * _CDF_BLOCK + offset_R).astype(jnp.int32)
+  # Weights that are not numbers have no first sum above; stay inside the vocabulary.
+  return jnp.minimum(block_R * _CDF_BLOCK + offset_R, num_vocab - 1).astype(jnp.int32)
 
 
 def _first_above(running: jax.Array, weights: jax.Array, target_R: jax.Array) -> jax.Array:

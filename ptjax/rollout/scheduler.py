@@ -35,6 +35,13 @@ class Request:
   def __post_init__(self):
     if len(self.prompt) < 1:
       raise ValueError(f"request {self.id} has an empty prompt; it needs at least one token")
+    for name in ("seed", "id"):
+      if not 0 <= getattr(self, name) < 2**32:
+        raise ValueError(
+          f"request {self.id}: {name} {getattr(self, name)} must be in [0, 2^32): it makes a key"
+        )
+    if "" in self.stop_strings:
+      raise ValueError(f"request {self.id}: an empty stop string ends nothing; remove it")
     if self.max_new_tokens < 1:
       raise ValueError(f"request {self.id}: max_new_tokens {self.max_new_tokens} must be >= 1")
 

@@ -36,6 +36,16 @@ class Rules:
   ff: MeshAxes = ("tensor",)
   layers: MeshAxes = ()
 
+  def check(self, mesh: Mesh) -> None:
+    """Raises ValueError where a rule names an axis that the mesh lacks."""
+    for field in dataclasses.fields(self):
+      unknown = set(getattr(self, field.name)) - set(mesh.axis_names)
+      if unknown:
+        raise ValueError(
+          f"rule {field.name}={getattr(self, field.name)} names {sorted(unknown)}; the mesh has "
+          f"the axes {mesh.axis_names}"
+        )
+
   def spec(self, axes: tuple[str | None, ...]) -> PartitionSpec:
     """The partition of an array whose dimensions are named by `axes`.
 
@@ -59,6 +69,7 @@ class Rules:
     self, mesh: Mesh, axes: tuple[str | None, ...], shape: tuple[int, ...]
   ) -> NamedSharding:
     """The sharding of an array of that shape; refuses a size that does not divide."""
+    self.check(mesh)
     spec = self.spec(axes)
     for axis, size in zip(axes, shape, strict=True):
       names = () if axis is None else self._mesh_axes(axis)
@@ -82,6 +93,7 @@ def constrainer(
   rules: Rules, mesh: Mesh
 ) -> Callable[[jax.Array, tuple[str | None, ...]], jax.Array]:
   """A function that pins an activation to its rule inside `jit`."""
+  rules.check(mesh)
 
   def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, rules.spec(axes)))

@@ -119,6 +119,17 @@ def minibatches(batch: Batch, config: RLConfig) -> Iterator[Batch]:
       yield batch.take(keep)
 
 
+def first_of_groups(trajectories: Sequence[Trajectory], count: int | None) -> list[int]:
+  """Indices of the first `count` trajectories of each group; all without a count."""
+  seen: dict[int, int] = {}
+  indices = []
+  for i, trajectory in enumerate(trajectories):
+    seen[trajectory.group] = seen.get(trajectory.group, 0) + 1
+    if count is None or seen[trajectory.group] <= count:
+      indices.append(i)
+  return indices
+
+
 def weights_of(batch: Batch, config: RLConfig, max_new_tokens: int) -> list[float]:
   """Share of each trajectory's actions in the loss of this (global) batch."""
   lengths = [t.num_actions for t in batch.trajectories]

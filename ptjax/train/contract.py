@@ -41,7 +41,13 @@ def check_contract(
   """
   worst, where = 0.0, None
   for trajectory, logprobs in zip(trajectories, trainer_logprobs, strict=True):
-    gaps = np.abs(trajectory.behavior_logprobs[trajectory.action_mask] - logprobs)
+    sampled = trajectory.behavior_logprobs[trajectory.action_mask]
+    if np.shape(logprobs) != sampled.shape:
+      raise ValueError(
+        f"trainer log-probs have shape {np.shape(logprobs)}, the trajectory has {sampled.shape} "
+        f"actions"
+      )
+    gaps = np.abs(sampled - logprobs)
     gaps = np.where(np.isnan(gaps), np.inf, gaps)
     if len(gaps) and gaps.max() > worst:
       worst, where = float(gaps.max()), (trajectory, logprobs, int(gaps.argmax()))

@@ -83,6 +83,8 @@ class RLConfig:
     minibatches: updates of a pass.
     reference: keep the starting policy as reference, to measure the KL; needed where
       `objective.kl_coef` > 0.
+    kl_episodes: episodes of a group that the KL is measured on where it is not in the
+      loss; None takes all. A forward pass of the reference is a quarter of a step.
     deterministic: a failure of the infrastructure stops the run (to be resumed) instead
       of dropping the episode, so that the run depends on its configuration alone.
     contract_every: steps between checks of the sampler against the trainer; step 0 is
@@ -99,6 +101,7 @@ class RLConfig:
   epochs: int = 1
   minibatches: int = 1
   reference: bool = False
+  kl_episodes: int | None = None
   deterministic: bool = False
   contract_every: int = 50
   contract_tolerance: float = 0.02
@@ -131,6 +134,13 @@ class RLConfig:
       raise ValueError(
         f"rl.prompts_per_step {self.prompts_per_step} is not divisible by rl.minibatches "
         f"{self.minibatches}; try {self.prompts_per_step // self.minibatches * self.minibatches}"
+      )
+    if self.kl_episodes is not None and self.kl_episodes < 1:
+      raise ValueError(f"rl.kl_episodes {self.kl_episodes} must be >= 1, or None for all")
+    if self.objective.kl_coef and self.kl_episodes is not None:
+      raise ValueError(
+        f"rl.kl_episodes {self.kl_episodes}: with kl_coef {self.objective.kl_coef} the loss needs "
+        f"the KL of every episode; set kl_episodes to None"
       )
     if self.objective.kl_coef and not self.reference:
       raise ValueError(

@@ -11,7 +11,7 @@ import jax
 
 from ptjax.algos.aggregate import weighted_sum
 from ptjax.algos.correction import mismatch_tokens
-from ptjax.algos.kl import kl_loss, kl_tokens
+from ptjax.algos.kl import kl_loss
 from ptjax.algos.policy_loss import POLICY_LOSSES, SEQUENCE_LOSSES
 from ptjax.algos.value_loss import value_loss
 from ptjax.core.masked import fill
@@ -72,7 +72,7 @@ class PolicyBatch(NamedTuple):
     behavior_BA: log-prob that the sampler reported.
     old_BA: log-prob under the policy before this batch's first update; None means the
       policy itself, the only update being the first.
-    reference_BA: log-prob under the reference; None without one.
+    reference_BA: log-prob under the reference; None where no KL is in the loss.
   """
 
   rows: Rows
@@ -125,9 +125,6 @@ def policy_loss(
     "mismatch/kl": Mean.of(gap["kl_k3"], mask_BA),
     "mismatch/ratio_max": Max.of(gap["ratio"], mask_BA),
   }
-  if batch.reference_BA is not None:
-    kl_BA = kl_tokens(now_BA, batch.reference_BA, "k3")
-    metrics["policy/kl"] = Mean.of(kl_BA, mask_BA)
   return loss, metrics
 
 

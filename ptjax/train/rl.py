@@ -18,7 +18,7 @@ from ptjax.train.contract import check_contract
 from ptjax.train.experiment import GAE
 from ptjax.train.networks import TrainState
 from ptjax.train.session import Session
-from ptjax.train.telemetry import Stopwatch, batch_metrics, rollout_metrics
+from ptjax.train.telemetry import Stopwatch, batch_metrics, kl_metric, rollout_metrics
 
 OnStep = Callable[["RLState", dict[str, Any], list[Played]], None]
 
@@ -106,6 +106,7 @@ def prepare(
   e, metrics = session.experiment, {}
   if not trajectories:
     return Batch([], []), metrics
+  check_finite(trajectories, state.step)
   check_now = state.step % e.rl.contract_every == 0
   old = None
   if check_now or not e.rl.single_update:
@@ -114,7 +115,13 @@ def prepare(
     metrics["mismatch/max_gap"] = check_contract(
       trajectories, old, e.rl.contract_tolerance, session.template.tokenizer
     )
-  reference = session.logprobs(session.start, trajectories) if e.rl.reference else None
+  reference = None
+  if e.rl.reference:
+    measured = batches.first_of_groups(trajectories, e.rl.kl_episodes)
+    some = [trajectories[i] for i in measured]
+    scores = session.logprobs(session.start, some)
+    metrics["policy/kl"] = kl_metric(some, scores)
+    reference = scores if e.rl.objective.kl_coef else None
   values, returns = None, None
   if e.rl.advantages == GAE:
     values = session.values(state.critic.params, trajectories)
@@ -126,6 +133,15 @@ def prepare(
     trajectories, advantages, None if e.rl.single_update else old, reference, values, returns
   )
   return batch, metrics | batch_metrics(batch)
+
+
+def check_finite(trajectories: list[Trajectory], step: int) -> None:
+  """Raises ValueError where the policy no longer gives numbers."""
+  if not all(np.isfinite(t.behavior_logprobs).all() for t in trajectories):
+    raise ValueError(
+      f"step {step}: sampled log-probs are not finite, the policy has diverged; go back to the "
+      f"last checkpoint with a lower optimizer.learning_rate or optimizer.max_grad_norm"
+    )
 
 
 def update(

@@ -171,7 +171,7 @@ def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
     "model": dataclasses.asdict(session.model),
     "model_hash": session.model_hash,
     "config_hash": config_hash(session.experiment),
-    "mixture": state.mixture.drawn,
+    "mixture": state.mixture.state(),
     "jax": jax.__version__,
   }
   arrays = {"policy": state.policy, "critic": state.critic}

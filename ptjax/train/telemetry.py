@@ -13,7 +13,7 @@ from ptjax.core.metrics import Max, Mean, Min, Std
 from ptjax.core.types import FinishReason, Outcome, Trajectory
 from ptjax.experience.collect import Played
 from ptjax.rollout.engine import EngineStats
-from ptjax.train.batch import Batch
+from ptjax.train.batch import Batch, PerAction
 
 
 def rollout_metrics(played: Sequence[Played]) -> dict[str, Any]:
@@ -79,12 +79,14 @@ def batch_metrics(batch: Batch) -> dict[str, Any]:
     explained = float(explained_variance(values, returns, mask))
     metrics["value/explained_variance"] = explained
     metrics["value/return_mean"] = Mean.of(returns)
-  if batch.reference_logprobs is not None:
-    behavior = [t.behavior_logprobs[t.action_mask] for t in batch.trajectories]
-    gap = np.concatenate(behavior) - np.concatenate(batch.reference_logprobs)
-    # k3 of the sampled tokens: never negative, unbiased for KL(policy || reference).
-    metrics["policy/kl"] = Mean.of(np.expm1(-gap) + gap)
   return metrics
+
+
+def kl_metric(trajectories: Sequence[Trajectory], reference: PerAction) -> Mean:
+  """Mean KL(policy || reference) a token: k3 on sampled tokens, never negative, unbiased."""
+  behavior = [t.behavior_logprobs[t.action_mask] for t in trajectories]
+  gap = np.concatenate(behavior) - np.concatenate(reference)
+  return Mean.of(np.expm1(-gap) + gap)
 
 
 class Stopwatch:

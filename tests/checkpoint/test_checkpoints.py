@@ -105,6 +105,17 @@ def test_a_donating_update_does_not_reach_a_save_under_way(checkpoints, trainer)
   assert_bitwise(host(checkpoints.restore(1, {"policy": state})["policy"]), before)
 
 
+def test_a_record_that_changes_after_the_save_is_saved_as_it_was(checkpoints, trainer):
+  """The run goes on drawing tasks while the checkpoint is being written."""
+  state = trained(trainer, layout_of(1), rows=4096, width=512)
+  for step in (1, 2, 3, 4):  # the writer may be quicker than this thread, but not every time
+    drawn = {"arithmetic": step}
+    checkpoints.save(step, {"policy": state}, {"mixture": drawn})
+    drawn["arithmetic"] = 20
+    checkpoints.wait()
+    assert checkpoints.meta(step) == {"mixture": {"arithmetic": step}}
+
+
 def test_keeps_the_newest(checkpoints, trainer):
   state = trained(trainer, layout_of(1))
   for step in (2, 4, 6, 8):

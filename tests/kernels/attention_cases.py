@@ -30,7 +30,7 @@ def ids(rows=ROWS, length=13):
   return out
 
 
-def qkv(heads: str, shape=(len(ROWS), 13), head_dim=8, seed=0):
+def qkv(heads: str, shape=(4, 13), head_dim=8, seed=0):
   """Random q[B, T, N, H], k and v[B, T, K, H], f32."""
   rng = np.random.default_rng(seed)
   num_heads, num_kv = HEADS[heads]
@@ -50,9 +50,7 @@ def by_loops(q, k, v, segment, branch, position, window=None):
   out = np.zeros(q.shape)
   share = q.shape[2] // k.shape[2]
   for b, t, n in np.ndindex(q.shape[:3]):
-    keys = [
-      s for s in range(t + 1) if sees(segment[b], branch[b], position[b], t, s, window)
-    ]
+    keys = [s for s in range(t + 1) if sees(segment[b], branch[b], position[b], t, s, window)]
     if keys:
       scores = k[b, keys, n // share].astype(float) @ q[b, t, n] / np.sqrt(q.shape[-1])
       weights = np.exp(scores - scores.max())

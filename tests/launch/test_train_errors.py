@@ -19,7 +19,7 @@ from ptjax.train.rl import RLState
 from ptjax.train.run import save
 from ptjax.train.session import open_session
 
-CONFIG = '''
+CONFIG = """
 from pathlib import Path
 from ptjax.core.config import from_json, to_config_dict
 from ptjax.train.experiment import Experiment
@@ -27,12 +27,12 @@ from ptjax.train.experiment import Experiment
 def get_config():
   text = Path(__file__).with_suffix(".json").read_text()
   return to_config_dict(from_json(Experiment, text))
-'''
+"""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-  return write_tiny_model(tmp_path_factory.mktemp("model"))
+  return write_tiny_model(tmp_path_factory.mktemp("model"), tied=True)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,7 @@ def train(experiment, tmp_path, capfd):
     ("--config.rl.minibatches=3", ["prompts_per_step 2", "minibatches 3"]),
     ("--config.rl.advantages=gae", ["gae", "critic"]),
     ("--config.rl.objective.kl_coef=0.1", ["kl_coef 0.1", "rl.reference=True"]),
+    ("--config.rl.kl_episodes=0", ["kl_episodes 0"]),
     ("--config.policy.sampling.temperature=0", ["temperature 0", "1.0"]),
     ("--config.policy.max_new_tokens=100", ["max_new_tokens 100", "pack.actions"]),
     ("--config.policy.max_new_tokens=0", ["max_new_tokens 0"]),
@@ -85,7 +86,7 @@ def train(experiment, tmp_path, capfd):
     ("--config.domains.0.name=arithmetics", ["arithmetics", "arithmetic, code"]),
     ("--config.sandbox.backend=podman", ["podman", "bwrap"]),
     ("--config.mesh.tensor=3", ["8 devices", "tensor"]),
-    ("--config.mesh.tensor=8", ["heads", "tensor", "not divisible"]),
+    ("--config.mesh.tensor=8", ["vocab", "tensor", "not divisible"]),
     ("--config.pack.rows=6", ["pack.rows 6", "not divisible", "8"]),
     ("--config.engine.max_length=64", ["max_length", "64", "prompt"]),
   ],
@@ -131,9 +132,8 @@ def test_model_without_a_chat_template(train, tmp_path):
 def test_no_sandbox_backend(train, monkeypatch):
   monkeypatch.setenv("PATH", "")
   message = train()
-  assert "sandbox" in message
-  assert "bwrap" in message or "bubblewrap" in message
-  assert "docker" in message
+  assert "no sandbox backend" in message
+  assert "install" in message
 
 
 def test_live_workdir(train, tmp_path):
@@ -155,7 +155,7 @@ def checkpointed(experiment, tmp_path_factory):
 
 
 def test_checkpoint_of_other_weights(train, checkpointed, tmp_path):
-  other = write_tiny_model(tmp_path / "other", seed=1)
+  other = write_tiny_model(tmp_path / "other", tied=True, seed=1)
   message = train(f"--config.model.source={other}", directory=checkpointed)
   assert f"{checkpointed / 'checkpoints' / '1'} is of another model" in message
   assert "start" in message
@@ -163,17 +163,16 @@ def test_checkpoint_of_other_weights(train, checkpointed, tmp_path):
 
 
 def test_checkpoint_of_another_shape(train, checkpointed, tmp_path):
-  other = write_tiny_model(tmp_path / "other", tied=True)
+  other = write_tiny_model(tmp_path / "other", tied=False)
   message = train(f"--config.model.source={other}", directory=checkpointed)
-  assert "tie_embeddings: False there, True here" in message
+  assert "tie_embeddings: True there, False here" in message
 
 
 def test_checkpoint_without_the_critic_that_is_wanted(train, checkpointed):
-  message = train(
-    "--config.rl.advantages=gae", '--config.critic={"num_layers": 1}', directory=checkpointed
-  )
+  overrides = ("--config.rl.advantages=gae", "--config.critic.num_layers=1")
+  message = train(*overrides, directory=checkpointed)
   assert "critic" in message
-  assert "checkpoint" in message
+  assert f"{checkpointed / 'checkpoints' / '1'}" in message
 
 
 def test_a_user_error_in_a_run_leaves_its_traceback_in_the_workdir(train, tmp_path):

@@ -185,6 +185,16 @@ def test_forbidden_ids_are_never_drawn():
     assert np.isfinite(logprobs_R).all()
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_broken_logits_never_leave_the_vocabulary(broken):
+  """Their log-prob is no number, which the caller sees; the id is still an id."""
+  for fill in (jnp.full((2, 300), broken), jnp.zeros((2, 300)).at[:, 3].set(broken)):
+    tokens_R, logprobs_R, _ = drawn(fill, 5, SamplingParams.of(CONFIGS["plain"], 2))
+    assert ((tokens_R >= 0) & (tokens_R < 300)).all()
+    if broken != -np.inf or np.isneginf(fill).all():
+      assert np.isnan(logprobs_R).all()
+
+
 def test_a_row_depends_on_its_own_key():
   logits_RV = jnp.zeros((2, 300))
   same = jax.random.split(jax.random.key(0), 1)[jnp.asarray([0, 0])]

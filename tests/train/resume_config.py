@@ -91,8 +91,12 @@ def _in_save(step: int, signum: int) -> None:
 
   def faulty(checkpoints, number, state, meta):
     save(checkpoints, number, state, meta)
-    if number == step:
-      os.kill(os.getpid(), signum)
+    if number != step:
+      return
+    while not any(checkpoints.directory.glob(f"{number}.*tmp*")):
+      if checkpoints.path(number).exists():
+        raise AssertionError(f"checkpoint {number} was complete before the kill")
+    os.kill(os.getpid(), signum)
 
   Checkpoints.save = faulty
 

@@ -84,9 +84,7 @@ def test_trajectories_without_advantage_are_dropped_but_counted(session, plain):
     return sum(int(b.rows.mask_BA.sum()) for b in policy_batches(batch, rl, PACK, new_tokens))
 
   idle = sum(
-    t.num_actions
-    for t, a in zip(batch.trajectories, batch.advantages, strict=True)
-    if not a.any()
+    t.num_actions for t, a in zip(batch.trajectories, batch.advantages, strict=True) if not a.any()
   )
   assert idle > 0
   assert slots(session.experiment.rl) == slots(KL) - idle

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from train_toys import session_on, toy_experiment
+from train_toys import session_on, toy_domain, toy_experiment
 
 from ptjax.core.metrics import summarize
 from ptjax.domains.catalog import DOMAINS
@@ -19,8 +19,6 @@ STEPS = 15
 
 @pytest.fixture(scope="module")
 def session(tiny_source, tmp_path_factory):
-  from train_toys import toy_domain
-
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(DOMAINS, "toy", toy_domain)
     e = toy_experiment(

@@ -91,7 +91,8 @@ def test_policy_update(session, batch, unsharded_policy, mesh, merge_rows):
 
 def critic_update(session, batch, layout):
   e = session.experiment
-  model = dataclasses.replace(session.model, num_layers=1)
+  # A trunk has no output matrix, as if the embeddings were tied.
+  model = dataclasses.replace(session.model, num_layers=1, tie_embeddings=True)
   batches = value_batches(batch, e.rl, e.pack, e.policy.max_new_tokens)
   loss = functools.partial(
     critic_loss, model=model, clip=CriticConfig().clip, constrain=layout.constrain

@@ -22,6 +22,7 @@ from ptjax.models.decoder import Params
 from ptjax.rewards import tree
 from ptjax.rollout.engine import EngineConfig
 from ptjax.sharding.mesh import MeshConfig, make_mesh
+from ptjax.sharding.rules import Rules
 from ptjax.train import session as sessions
 from ptjax.train.experiment import CriticConfig, Experiment, ModelConfig, RLConfig
 from ptjax.train.networks import Layout, Trainer, TrainState
@@ -32,11 +33,11 @@ from ptjax.train.session import Session, open_session
 # A large eps makes the first step of Adam smooth in the gradient: with the usual one it is
 # a sign, and the last bit of a gradient near 0 decides about a whole learning rate.
 SMOOTH = OptimizerConfig(learning_rate=1e-3, eps=1e-2, max_grad_norm=1e9)
-VOCAB = 260
+KL_OBJECTIVE = PolicyObjective(loss="ppo", kl_coef=0.1, entropy_coef=0.01, logit_chunk=16)
 
 
 def toy_experiment(source: Path, **changes) -> Experiment:
-  """Sixteen episodes a step of the domain `toy`, which `toy_domain` puts into the catalog."""
+  """Sixteen short episodes a step."""
   base = Experiment(
     domains=(DomainConfig("arithmetic"),),
     model=ModelConfig(str(source)),
@@ -83,9 +84,7 @@ def toy_domain(byte: str = "7") -> Domain:
 def session_on(devices: int, experiment: Experiment, workdir: Path):
   """A real session whose mesh has the first few devices; knows the domain `toy`."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-      sessions, "make_mesh", lambda config: make_mesh(config, jax.devices()[:devices])
-    )
+    patch.setattr(sessions, "make_mesh", lambda config: make_mesh(config, jax.devices()[:devices]))
     patch.setitem(DOMAINS, "toy", toy_domain)
     with open_session(experiment, workdir) as session:
       yield session
@@ -106,7 +105,7 @@ def policy_trainer(session: Session, layout: Layout, *, merge_rows: bool) -> Tra
 
 def mesh_layout(devices: int, **sizes: int) -> Layout:
   mesh = make_mesh(MeshConfig(**sizes), jax.devices()[:devices])
-  return Layout(mesh, Experiment().rules)
+  return Layout(mesh, Rules())
 
 
 def gradient(state: TrainState, config: OptimizerConfig = SMOOTH) -> Params:
@@ -159,6 +158,3 @@ def toy_trajectory(prompt, completion, group: int, reward: float) -> Trajectory:
     outcome=Outcome.SCORED,
     finish_reason=FinishReason.STOP,
   )
-
-
-KL_OBJECTIVE = PolicyObjective(loss="ppo", kl_coef=0.1, entropy_coef=0.01, logit_chunk=16)
