@@ -48,7 +48,9 @@ class Checkpoints:
 
   def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
     """Starts a save; the arrays may be donated as soon as this returns."""
-    json.dumps(meta, allow_nan=False)  # a bad record fails here, not in the writer thread
+    # A copy, since the record is written in a thread while the next step changes its parts; and
+    # a bad record fails here, not there.
+    meta = json.loads(json.dumps(meta, allow_nan=False))
     self._manager.save(
       step,
       args=ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta)),

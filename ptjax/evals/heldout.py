@@ -52,7 +52,9 @@ class PassRate:
 
   @property
   def interval(self) -> tuple[float, float]:
-    """Wilson 95%."""
+    """Wilson 95%; nan where nothing could be scored."""
+    if not self.total:
+      return float("nan"), float("nan")
     return wilson_interval(self.passed, self.total)
 
 

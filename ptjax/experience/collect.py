@@ -119,6 +119,10 @@ class PolicyConfig:
   max_new_tokens: int = 64
   stop_strings: tuple[str, ...] = ()
 
+  def __post_init__(self):
+    if self.max_new_tokens < 1:
+      raise ValueError(f"policy.max_new_tokens {self.max_new_tokens} must be >= 1")
+
 
 class EnginePolicy:
   """The `Policy` of one episode: its generations differ from others' only by their key."""

@@ -1,7 +1,5 @@
 """Attention over packed rows: the one entry, and the choice of implementation."""
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 
@@ -9,7 +7,6 @@ from ptjax.kernels.blockwise import blockwise
 from ptjax.kernels.mask import MaskSpec, visible
 from ptjax.kernels.reference import reference
 
-Implementation = Literal["reference", "blockwise"]
 IMPLEMENTATIONS = {"reference": reference, "blockwise": blockwise}
 
 
@@ -22,7 +19,7 @@ def attention(
   segment_ids_BT: jax.Array,
   branch_ids_BT: jax.Array,
   positions_BT: jax.Array,
-  implementation: Implementation = "blockwise",
+  implementation: str = "blockwise",
 ) -> jax.Array:
   """Scaled dot-product attention with grouped key/value heads over packed rows.
 

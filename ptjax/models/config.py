@@ -67,6 +67,11 @@ class DecoderConfig:
     if self.remat not in ("none", "dots", "full"):
       raise ValueError(f"remat is {self.remat!r}; use 'none', 'dots' or 'full'")
 
+  def identity(self) -> dict[str, object]:
+    """The fields that decide which weights fit; how they are computed with is left out."""
+    computing = {"matmul_dtype", "activation_dtype", "remat", "merge_rows", "attention"}
+    return {k: v for k, v in dataclasses.asdict(self).items() if k not in computing}
+
   @property
   def num_params(self) -> int:
     """Parameters of the decoder, tied embeddings counted once."""

@@ -16,6 +16,7 @@ from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.sharding.rules import Rules, constrainer, tree_shardings
+from ptjax.train.optimizer import OptimizerConfig, learning_rate, make_optimizer
 
 
 class TrainState(NamedTuple):
@@ -50,9 +51,6 @@ class Layout:
   def constrain(self) -> decoder.Constrain:
     return constrainer(self.rules, self.mesh)
 
-  def replicated(self) -> NamedSharding:
-    return NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-
 
 def critic_axes(model: DecoderConfig) -> Params:
   """Logical axes of a critic: a trunk of its own and a scalar head."""
@@ -73,17 +71,20 @@ class Trainer:
   update is applied. Nothing is divided here: the losses carry the global normaliser.
   """
 
-  def __init__(self, loss: Callable, optimizer: optax.GradientTransformation):
+  def __init__(self, loss: Callable, config: OptimizerConfig, num_updates: int):
     """`loss(params, batch) -> (share of the loss, metrics)`."""
-    self._optimizer = optimizer
+    self._schedule = learning_rate(config, num_updates)
+    self._optimizer = optimizer = make_optimizer(config, self._schedule)
     self._accumulate = jax.jit(functools.partial(_accumulate, loss), donate_argnums=1)
     self._apply = jax.jit(functools.partial(_apply, optimizer), donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
     """A state at update 0. The parameters are taken over: do not use them elsewhere."""
     opt_state = jax.jit(self._optimizer.init)(params)
-    shardings = _like_params(self._optimizer, opt_state, params)
-    return TrainState(params, jax.device_put(opt_state, shardings), jnp.zeros((), jnp.int32))
+    everywhere = _everywhere(params)
+    shardings = _like_params(self._optimizer, opt_state, params, everywhere)
+    updates = jax.device_put(jnp.zeros((), jnp.int32), everywhere)
+    return TrainState(params, jax.device_put(opt_state, shardings), updates)
 
   def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
     """One update from the micro-batches of one global batch."""
@@ -92,8 +93,9 @@ class Trainer:
     for batch in batches:
       grads, share, part = self._accumulate(state.params, grads, batch)
       loss, metrics = loss + share, merge(metrics, part)
+    rate = self._schedule(state.updates)
     state, norm = self._apply(state, grads)
-    return state, metrics | {"loss": loss, "grad_norm": norm}
+    return state, metrics | {"loss": loss, "grad_norm": norm, "lr": rate}
 
 
 def _accumulate(loss, params, grads, batch):
@@ -107,10 +109,14 @@ def _apply(optimizer, state: TrainState, grads):
   return TrainState(params, opt_state, state.updates + 1), optax.tree.norm(grads)
 
 
-def _like_params(optimizer, opt_state: Any, params: Params) -> Any:
+def _everywhere(params: Params) -> NamedSharding:
+  """A copy on each device of the mesh that the parameters are on."""
+  mesh = jax.tree.leaves(params)[0].sharding.mesh
+  return NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+
+def _like_params(optimizer, opt_state: Any, params: Params, everywhere: NamedSharding) -> Any:
   """Shardings of an optimiser state: moments like their parameter, the rest copied."""
-  sharding = jax.tree.leaves(params)[0].sharding
-  everywhere = NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
   return optax.tree_map_params(
     optimizer,
     lambda _, param: param.sharding,

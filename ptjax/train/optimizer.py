@@ -58,12 +58,14 @@ def learning_rate(config: OptimizerConfig, num_updates: int) -> optax.Schedule:
   return optax.join_schedules([rise, after], [warmup])
 
 
-def make_optimizer(config: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
-  """The transformation for a run of `num_updates` updates."""
+def make_optimizer(
+  config: OptimizerConfig, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+  """Clipping, then AdamW at the learning rates of the schedule."""
   return optax.chain(
     optax.clip_by_global_norm(config.max_grad_norm),
     optax.adamw(
-      learning_rate(config, num_updates),
+      schedule,
       b1=config.b1,
       b2=config.b2,
       eps=config.eps,

@@ -170,8 +170,8 @@ def update(
 
 def _named(metrics: dict[str, Any], owner: str) -> dict[str, Any]:
   """Metrics of one update; of several in a step the last is logged."""
-  own = {"loss": f"{owner}/loss", "grad_norm": f"{owner}/grad_norm"}
-  return {own.get(name, name): value for name, value in metrics.items()}
+  own = ("loss", "grad_norm", "lr")
+  return {f"{owner}/{k}" if k in own else k: value for k, value in metrics.items()}
 
 
 def sampling_seed(seed: int, step: int) -> int:

@@ -168,14 +168,22 @@ def _evaluate(session: Session, state: RLState) -> tuple[list[PassRate], list[Pl
 def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
   """Saves all that the next step needs."""
   meta = {
-    "model": dataclasses.asdict(session.model),
-    "model_hash": session.model_hash,
+    "model": _model_record(session),
     "config_hash": config_hash(session.experiment),
     "mixture": state.mixture.state(),
     "jax": jax.__version__,
   }
   arrays = {"policy": state.policy, "critic": state.critic}
   checkpoints.save(state.step, {k: v for k, v in arrays.items() if v is not None}, meta)
+
+
+def _model_record(session: Session) -> dict[str, Any]:
+  """What must agree between a checkpoint and the run that goes on from it."""
+  critic = session.critic_model
+  return session.model.identity() | {
+    "start": session.model_hash,
+    "critic": None if critic is None else critic.identity(),
+  }
 
 
 def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> RLState:
@@ -190,8 +198,7 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   if step is None:
     return RLState(0, policy, critic, mixture)
   meta = checkpoints.meta(step)
-  wanted = dataclasses.asdict(session.model) | {"start": session.model_hash}
-  check_model(meta["model"] | {"start": meta["model_hash"]}, wanted, checkpoints.path(step))
+  check_model(meta["model"], _model_record(session), checkpoints.path(step))
   like = {"policy": policy, "critic": critic}
   arrays = checkpoints.restore(step, {k: v for k, v in like.items() if v is not None})
   mixture.restore(meta["mixture"])

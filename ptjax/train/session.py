@@ -29,7 +29,6 @@ from ptjax.train.experiment import Experiment
 from ptjax.train.forward import action_logprobs, action_values
 from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
 from ptjax.train.objectives import critic_loss, policy_loss
-from ptjax.train.optimizer import make_optimizer
 from sandbox_runner import Pool, PoolConfig
 
 
@@ -180,7 +179,7 @@ def _policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout) -> Trai
     constrain=layout.constrain,
   )
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  return Trainer(loss, make_optimizer(e.optimizer, num_updates))
+  return Trainer(loss, e.optimizer, num_updates)
 
 
 def _critic_parts(e: Experiment, model: DecoderConfig, mesh) -> dict[str, Any]:
@@ -192,9 +191,10 @@ def _critic_parts(e: Experiment, model: DecoderConfig, mesh) -> dict[str, Any]:
       f"critic.num_layers {depth} exceeds the {model.num_layers} layers of the policy that it "
       f"starts from"
     )
-  trunk = dataclasses.replace(model, num_layers=depth)
+  # Without an output matrix: a scalar head takes its place.
+  trunk = dataclasses.replace(model, num_layers=depth, tie_embeddings=True)
   layout = Layout(mesh, e.critic.rules)
   loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  optimizer = make_optimizer(e.critic.optimizer, num_updates)
-  return {"critic": Trainer(loss, optimizer), "critic_layout": layout, "critic_model": trunk}
+  trainer = Trainer(loss, e.critic.optimizer, num_updates)
+  return {"critic": trainer, "critic_layout": layout, "critic_model": trunk}

@@ -12,7 +12,7 @@ from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints, check_model
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
 from ptjax.train.networks import Layout, Trainer
-from ptjax.train.optimizer import OptimizerConfig, make_optimizer
+from ptjax.train.optimizer import OptimizerConfig
 
 AXES = {"table": ("vocab", "embed"), "norm": {"scale": ("embed",)}}
 
@@ -29,7 +29,7 @@ def quadratic(params, batch):
 
 @pytest.fixture(scope="module")
 def trainer() -> Trainer:
-  return Trainer(quadratic, make_optimizer(OptimizerConfig(learning_rate=0.1), 10))
+  return Trainer(quadratic, OptimizerConfig(learning_rate=0.1), 10)
 
 
 def trained(trainer: Trainer, layout: Layout, *, rows: int = 16, width: int = 8):

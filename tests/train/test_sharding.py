@@ -23,7 +23,6 @@ from ptjax.train.batch import Batch, group_advantages, policy_batches, value_bat
 from ptjax.train.experiment import CriticConfig
 from ptjax.train.networks import Trainer, critic_axes, critic_params
 from ptjax.train.objectives import critic_loss
-from ptjax.train.optimizer import make_optimizer
 
 MESHES = {"data2_fsdp2_tensor2": {"data": 2, "fsdp": 2, "tensor": 2}, "fsdp8": {"fsdp": 8}}
 TOLERANCE = 1e-5
@@ -100,7 +99,7 @@ def critic_update(session, batch, layout):
   params = critic_params(session.start, num_layers=1)
   # A head of zeros would stop the gradient of the trunk.
   params["head"]["w"] = np.random.default_rng(2).normal(0, 0.2, model.d_model).astype(np.float32)
-  trainer = Trainer(loss, make_optimizer(SMOOTH, 1))
+  trainer = Trainer(loss, SMOOTH, 1)
   return one_update(trainer, layout, params, critic_axes(model), batches)
 
 

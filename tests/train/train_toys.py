@@ -27,7 +27,7 @@ from ptjax.train import session as sessions
 from ptjax.train.experiment import CriticConfig, Experiment, ModelConfig, RLConfig
 from ptjax.train.networks import Layout, Trainer, TrainState
 from ptjax.train.objectives import PolicyObjective, policy_loss
-from ptjax.train.optimizer import OptimizerConfig, make_optimizer
+from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.session import Session, open_session
 
 # A large eps makes the first step of Adam smooth in the gradient: with the usual one it is
@@ -100,7 +100,7 @@ def policy_trainer(session: Session, layout: Layout, *, merge_rows: bool) -> Tra
     sampling=e.policy.sampling,
     constrain=layout.constrain,
   )
-  return Trainer(loss, make_optimizer(e.optimizer, 1))
+  return Trainer(loss, e.optimizer, 1)
 
 
 def mesh_layout(devices: int, **sizes: int) -> Layout:
