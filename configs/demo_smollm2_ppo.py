@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
       name="demo_smollm2_ppo",
       domains=(DomainConfig("code"), DomainConfig("arithmetic")),
       policy=PolicyConfig(max_new_tokens=40),
-      engine=EngineConfig(num_slots=32, max_length=160, decode_chunk=8),
+      engine=EngineConfig(num_slots=64, max_length=128, decode_chunk=8),
       pack=PackConfig(length=384, actions=256, rows=2),
       rl=RLConfig(
         num_steps=12,
