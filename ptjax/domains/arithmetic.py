@@ -20,7 +20,7 @@ _NUM_INDICES = 2**31 - 1
 _NUMBER = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
 _BARE_NUMBER = re.compile(r"\s*-?\d+\.?\s*")
 
-CHAIN_SUM: Mapping[str, Any] = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1}
+CHAIN_SUM: Mapping[str, Any] = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
 
 @dataclasses.dataclass(frozen=True)

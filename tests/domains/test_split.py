@@ -9,9 +9,14 @@ def canonical(task):
   return task.messages[-1]["content"]
 
 
-@pytest.mark.parametrize("name", catalog.DOMAINS)
-def test_no_heldout_question_is_trained_on(name):
-  domain = catalog.DOMAINS[name]()
+# The default arithmetic has some 180 questions in all; the property wants many.
+TWO_DIGITS = arithmetic.Config(parameters={**arithmetic.CHAIN_SUM, "max_digits": 2})
+
+
+@pytest.mark.parametrize(
+  "domain", [code.build(), arithmetic.build(TWO_DIGITS)], ids=lambda domain: domain.name
+)
+def test_no_heldout_question_is_trained_on(domain):
   train, heldout = (
     {canonical(domain.make_task(seed, which)) for seed in range(3000)}
     for which in ("train", "heldout")
@@ -19,6 +24,17 @@ def test_no_heldout_question_is_trained_on(name):
   assert len(heldout) >= 50
   assert len(train) > len(heldout)
   assert not train & heldout
+
+
+def test_splits_of_the_default_arithmetic():
+  domain = arithmetic.build()
+  train, heldout = (
+    {canonical(domain.make_task(seed, which)) for seed in range(3000)}
+    for which in ("train", "heldout")
+  )
+  assert not train & heldout
+  assert len(train) + len(heldout) == 200  # 10 x 10 pairs of digits, sum or difference
+  assert len(heldout) == pytest.approx(200 * split.HELDOUT_SHARE, abs=15)
 
 
 def test_code_split_does_not_see_the_function_name():
