@@ -2,7 +2,7 @@
 
   python -m ptjax.launch train --config configs/demo_smollm2.py --workdir runs/demo
 
-Hardware: 2 CPU cores, 12 GB.
+Hardware: 2 CPU cores, 12 GB. Time: about 8 minutes. Held-out pass rate before: 18%.
 """
 
 from ml_collections import ConfigDict
@@ -30,11 +30,13 @@ def get_config() -> ConfigDict:
         num_steps=14,
         prompts_per_step=8,
         group_size=8,
+        # An answer of arithmetic has 3 tokens, one of code 30: each answer weighs alike.
+        aggregation="seq_mean_token_mean",
         reference=True,
         kl_episodes=2,
         objective=PolicyObjective(logit_chunk=256),
       ),
-      optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=2),
+      optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
       eval=EvalConfig(tasks_per_domain=100),
     )
   )

@@ -35,6 +35,7 @@ def get_config() -> ConfigDict:
         group_size=4,
         advantages="gae",
         minibatches=2,
+        aggregation="seq_mean_token_mean",
         reference=True,
         kl_episodes=1,
         objective=PolicyObjective(logit_chunk=256),
