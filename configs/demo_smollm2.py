@@ -2,7 +2,8 @@
 
   python -m ptjax.launch train --config configs/demo_smollm2.py --workdir runs/demo
 
-Hardware: 2 CPU cores, 12 GB. Time: about 8 minutes. Held-out pass rate before: 18%.
+Hardware: 2 CPU cores, 12 GB. Time: about 8 minutes. Held-out pass rate 18% before; after, 27% with
+seed 1. At a learning rate of 3e-5 and token_mean: 54% with seed 0, 21% with seed 1.
 """
 
 from ml_collections import ConfigDict
