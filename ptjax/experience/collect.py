@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ptjax.core.types import FinishReason, Outcome, Trajectory
+from ptjax.core.types import Outcome, Trajectory
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.domains.domain import Domain, Grade, grade
 from ptjax.envs.environment import Episode, Generation, Message, Services, Task
@@ -199,6 +199,3 @@ async def collect(
     # The driver ends by itself after the step that its thread is in.
     await asyncio.gather(*tasks, episodes, driver, return_exceptions=True)
     loop.withdraw()
-
-
-__all__ = ["EpisodeSpec", "FinishReason", "Played", "PolicyConfig", "collect"]
