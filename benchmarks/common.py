@@ -164,11 +164,9 @@ def computed_training_flops(experiment: Experiment, model: DecoderConfig, rows: 
   return body * _body_params(model) * tokens + head * _head_params(model) * actions
 
 
-def computed_generation_flops(
-  model: DecoderConfig, slots: int, decode_steps: int, prefill_tokens: int
-) -> float:
+def computed_generation_flops(model: DecoderConfig, slot_steps: int, prefill_tokens: int) -> float:
   """Products with weights that decoding computes in all slots, and prefill in its tokens."""
-  decode = generation_flops(model, slots * decode_steps)
+  decode = generation_flops(model, slot_steps)
   return decode + 2 * _body_params(model) * prefill_tokens
 
 

@@ -33,7 +33,12 @@ def experiment_of(arguments: argparse.Namespace) -> Experiment:
   return Experiment(
     model=common.model_config(arguments),
     policy=PolicyConfig(max_new_tokens=NEW),
-    engine=EngineConfig(num_slots=32, max_length=PROMPT + NEW, decode_chunk=arguments.decode_chunk),
+    engine=EngineConfig(
+      num_slots=32,
+      max_length=PROMPT + NEW,
+      decode_chunk=arguments.decode_chunk,
+      adaptive=True,
+    ),
     pack=PackConfig(length=PROMPT + GROUP * NEW, actions=GROUP * NEW, rows=arguments.rows),
     rl=RLConfig(
       num_steps=1 + arguments.repeats, prompts_per_step=arguments.prompts, group_size=GROUP
@@ -90,10 +95,8 @@ def measure(session: Session, e: Experiment) -> list[Row]:
       "training": Sample(metrics["perf/time_score"] + metrics["perf/time_train"]),
     }
     rows = pack([p.trajectory(e.seed) for p in played], e.pack).rows.tokens_BT.shape[0]
-    now = stats.decode_steps, stats.prefill_tokens
-    sampling = common.computed_generation_flops(
-      session.model, e.engine.num_slots, now[0] - seen[0], now[1] - seen[1]
-    )
+    now = stats.slot_steps, stats.prefill_tokens
+    sampling = common.computed_generation_flops(session.model, now[0] - seen[0], now[1] - seen[1])
     training = common.computed_training_flops(e, session.model, rows)
     seen = now
     steps.append((sample, phases, sampling, training))

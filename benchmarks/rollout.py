@@ -29,7 +29,10 @@ def experiment_of(arguments: argparse.Namespace) -> Experiment:
   return Experiment(
     model=common.model_config(arguments),
     engine=EngineConfig(
-      num_slots=arguments.slots, max_length=MAX_LENGTH, decode_chunk=arguments.decode_chunk
+      num_slots=arguments.slots,
+      max_length=MAX_LENGTH,
+      decode_chunk=arguments.decode_chunk,
+      adaptive=True,
     ),
     pack=PackConfig(length=320, actions=256, rows=4),
   )
@@ -51,13 +54,12 @@ def measure(session: Session, work: str, lengths: Sequence[int], repeats: int) -
     if got != list(lengths):
       raise RuntimeError(f"asked for {list(lengths)} tokens, got {got}")
 
-  steps, prefilled = engine.stats.decode_steps, engine.stats.prefill_tokens
+  steps, prefilled = engine.stats.slot_steps, engine.stats.prefill_tokens
   samples = common.repeat(run, repeats)
   calls = repeats + 1
   computed = common.computed_generation_flops(
     session.model,
-    engine.config.num_slots,
-    (engine.stats.decode_steps - steps) // calls,
+    (engine.stats.slot_steps - steps) // calls,
     (engine.stats.prefill_tokens - prefilled) // calls,
   )
   tokens = sum(lengths)

@@ -28,7 +28,9 @@ from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.rl import RLState, train
 
 TASKS = arithmetic.Config(
-  parameters={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+  parameters={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+  instruction="Answer with the result only.",
+  form="bare",
 )
 NEW, TARGET, WINDOW = 24, 0.8, 3
 COLUMNS = (
@@ -107,7 +109,9 @@ def experiment_of(arguments: argparse.Namespace, seed: int) -> Experiment:
     seed=seed,
     model=common.model_config(arguments),
     policy=PolicyConfig(max_new_tokens=NEW),
-    engine=EngineConfig(num_slots=32, max_length=96, decode_chunk=arguments.decode_chunk),
+    engine=EngineConfig(
+      num_slots=32, max_length=96, decode_chunk=arguments.decode_chunk, adaptive=True
+    ),
     pack=PackConfig(length=arguments.length, actions=192, rows=arguments.rows),
     rl=RLConfig(num_steps=arguments.steps, prompts_per_step=4, group_size=8),
     optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),

@@ -25,19 +25,19 @@ def get_config() -> ConfigDict:
       name="demo_smollm2",
       domains=(DomainConfig("code"), DomainConfig("arithmetic")),
       policy=PolicyConfig(max_new_tokens=40),
-      engine=EngineConfig(num_slots=64, max_length=128, decode_chunk=8),
+      engine=EngineConfig(num_slots=64, max_length=128, decode_chunk=8, adaptive=True),
       pack=PackConfig(length=384, actions=256, rows=2),
       rl=RLConfig(
-        num_steps=14,
+        num_steps=18,
         prompts_per_step=8,
         group_size=8,
         # An answer of arithmetic has 3 tokens, one of code 30: each answer weighs alike.
         aggregation="seq_mean_token_mean",
         reference=True,
-        kl_episodes=2,
+        kl_episodes=1,
         objective=PolicyObjective(logit_chunk=256),
       ),
-      optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
+      optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=2),
       eval=EvalConfig(tasks_per_domain=100),
     )
   )

@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
       name="demo_smollm2_ppo",
       domains=(DomainConfig("code"), DomainConfig("arithmetic")),
       policy=PolicyConfig(max_new_tokens=40),
-      engine=EngineConfig(num_slots=64, max_length=128, decode_chunk=8),
+      engine=EngineConfig(num_slots=64, max_length=128, decode_chunk=8, adaptive=True),
       pack=PackConfig(length=384, actions=256, rows=2),
       rl=RLConfig(
         num_steps=12,
@@ -40,7 +40,7 @@ def get_config() -> ConfigDict:
         kl_episodes=1,
         objective=PolicyObjective(logit_chunk=256),
       ),
-      optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
+      optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=2),
       critic=CriticConfig(
         num_layers=8,
         clip=0.2,

@@ -5,7 +5,7 @@ import functools
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ptjax.domains.domain import Domain
 from ptjax.domains.split import draw
@@ -18,7 +18,11 @@ _NUM_INDICES = 2**31 - 1
 # A sign belongs to the number unless it follows a digit or a closing bracket, as the
 # minus of a difference does: "x = -5" ends in -5, "8-5" in 5.
 _NUMBER = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
-_BARE_NUMBER = re.compile(r"\s*-?\d+\.?\s*")
+_FORMATS = {
+  "bare": re.compile(r"\s*-?\d+\.?\s*"),
+  # Working may stand before the result; a small model is right far more often with it.
+  "final": re.compile(r".*\d\.?\s*", re.DOTALL),
+}
 
 CHAIN_SUM: Mapping[str, Any] = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
@@ -32,6 +36,8 @@ class Config:
     generator: name of a reasoning-gym dataset whose answers are numbers.
     parameters: keyword arguments of that dataset's config.
     instruction: sentence after the question.
+    form: what earns the general part of the reward: final, an answer that ends in a number;
+      bare, one that is nothing else.
     partial_credit: whether a score under 1 of the dataset's scorer counts. Those scorers give
       some of it to any answer that contains the right one ("-5" or "15" for "5").
   """
@@ -39,7 +45,8 @@ class Config:
   name: str = "arithmetic"
   generator: str = "chain_sum"
   parameters: Mapping[str, Any] = dataclasses.field(default_factory=lambda: CHAIN_SUM)
-  instruction: str = "Answer with the result only."
+  instruction: str = "Write the sum and its result."
+  form: Literal["final", "bare"] = "final"
   partial_credit: bool = False
 
 
@@ -47,12 +54,6 @@ def extract_answer(response: str) -> str | None:
   """The last number of a text with its sign, or None; one parser for training and evaluation."""
   numbers = _NUMBER.findall(response)
   return numbers[-1] if numbers else None
-
-
-def grade_format(task: Task, response: str, services: Services) -> float:
-  """1 for an answer that is a bare number, else 0."""
-  del task, services
-  return float(_BARE_NUMBER.fullmatch(response) is not None)
 
 
 def build(config: Config | None = None) -> Domain:
@@ -70,6 +71,10 @@ def build(config: Config | None = None) -> Domain:
     content = f"{entry['question']}\n{config.instruction}"
     messages = ({"role": "user", "content": content},)
     return Task(config.name, seed, split, messages, {"entry": entry})
+
+  def grade_format(task: Task, response: str, services: Services) -> float:
+    del task, services
+    return float(_FORMATS[config.form].fullmatch(response) is not None)
 
   def grade_answer(task: Task, response: str, services: Services) -> float:
     del services

@@ -14,7 +14,7 @@ from flax import nnx
 from ptjax.kernels.attention import attention
 from ptjax.kernels.mask import MaskSpec
 from ptjax.models.config import DecoderConfig
-from ptjax.models.layers import param, project, rms_norm, rope
+from ptjax.models.layers import Rotation, param, project, rms_norm, rope, rotation
 
 Params = dict[str, object]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -55,20 +55,21 @@ class Attention(nnx.Module):
       rngs, (*lead, c.num_heads, c.head_dim, c.d_model), (*first, "heads", "head", "embed"), init
     )
 
-  def qkv(self, x: jax.Array, positions: jax.Array, c: DecoderConfig):
+  def qkv(self, x: jax.Array, by: Rotation, c: DecoderConfig):
     """x[..., D] to rotated queries [..., N, H], rotated keys and values [..., K, H]."""
     lead = "BT"[: x.ndim - 1]
     q, k, v = (
       project(f"{lead}D,D{n}H->{lead}{n}H", x, w[...], c.matmul_dtype).astype(x.dtype)
       for n, w in (("N", self.wq), ("K", self.wk), ("K", self.wv))
     )
-    return rope(q, positions, c.rope_theta), rope(k, positions, c.rope_theta), v
+    return rope(q, by), rope(k, by), v
 
   def out(self, heads: jax.Array, c: DecoderConfig) -> jax.Array:
     """heads[..., N, H] back to the residual width."""
     lead = "BT"[: heads.ndim - 2]
-    x = project(f"{lead}NH,NHD->{lead}D", heads, self.wo[...], c.matmul_dtype)
-    return x.astype(heads.dtype)
+    # Merged by hand: an einsum over both axes makes XLA transpose the weights each time.
+    flat, wo = heads.reshape(*heads.shape[:-2], -1), self.wo[...].reshape(-1, c.d_model)
+    return project(f"{lead}F,FD->{lead}D", flat, wo, c.matmul_dtype).astype(heads.dtype)
 
 
 class GatedMlp(nnx.Module):
@@ -109,9 +110,9 @@ class Block(nnx.Module):
     self.mlp_norm = Norm(config, rngs, stacked=True)
     self.mlp = GatedMlp(config, rngs)
 
-  def __call__(self, x: jax.Array, positions: jax.Array, attend: Callable, c: DecoderConfig):
+  def __call__(self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig):
     """`attend(q, k, v) -> (heads, kept)` is packed attention, or the cache in decoding."""
-    heads, kept = attend(*self.attn.qkv(self.attn_norm(x, c), positions, c))
+    heads, kept = attend(*self.attn.qkv(self.attn_norm(x, c), by, c))
     x = x + self.attn.out(heads, c)
     return x + self.mlp(self.mlp_norm(x, c), c), kept
 
@@ -164,7 +165,7 @@ class Decoder(nnx.Module):
     graph, layers = nnx.split(self.layers)
     rows, length = packed.tokens_BT.shape
     lead, axes = ((rows * length,), ("batch",)) if c.merge_rows else ((rows, length), _ROW_AXES)
-    positions = packed.positions_BT.reshape(lead)
+    by = rotation(packed.positions_BT.reshape(lead), c.head_dim, c.rope_theta)
 
     def attend(q, k, v):
       q_BTNH, k_BTKH, v_BTKH = (x.reshape(rows, length, *x.shape[-2:]) for x in (q, k, v))
@@ -181,7 +182,7 @@ class Decoder(nnx.Module):
       return out_BTNH.reshape(q.shape), (k_BTKH, v_BTKH) if keep_kv else None
 
     def block(x, layer):
-      x, kv = nnx.merge(graph, layer)(x, positions, attend, c)
+      x, kv = nnx.merge(graph, layer)(x, by, attend, c)
       return constrain(x, (*axes, None)), kv
 
     x = constrain(self.embed_tokens(packed.tokens_BT.reshape(lead)), (*axes, None))

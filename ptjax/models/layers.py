@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,21 +70,35 @@ def rms_norm(x: jax.Array, scale_D: jax.Array, eps: float) -> jax.Array:
   return (wide * inverse * scale_D).astype(x.dtype)
 
 
-def rope(x: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
-  """Rotates the pairs (x_i, x_{i + H/2}) by position * theta^(-2i/H).
+class Rotation(NamedTuple):
+  """Sine and cosine of every angle, f32[..., 1, H/2]: one computation for all layers."""
+
+  sin: jax.Array
+  cos: jax.Array
+
+
+def rotation(positions: jax.Array, head_dim: int, theta: float) -> Rotation:
+  """The angles position * theta^(-2i/H) of the pairs i.
+
+  They are float32: in bfloat16 they are off by a radian at position 4096.
 
   Args:
-    x: [..., heads, H].
-    positions: i32[...], one for each leading index.
+    positions: i32[...].
+    head_dim: H.
     theta: base of the frequencies.
-
-  Source: Su et al., 2021, in the half-split layout of the Llama checkpoints. The
-  angles are float32: in bfloat16 they are off by a radian at position 4096.
   """
-  half = x.shape[-1] // 2
+  half = head_dim // 2
   frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   angle = positions.astype(jnp.float32)[..., None, None] * frequency
-  sin, cos = jnp.sin(angle), jnp.cos(angle)
+  return Rotation(jnp.sin(angle), jnp.cos(angle))
+
+
+def rope(x: jax.Array, by: Rotation) -> jax.Array:
+  """Rotates the pairs (x_i, x_{i + H/2}) of x[..., heads, H].
+
+  Source: Su et al., 2021, in the half-split layout of the Llama checkpoints.
+  """
+  half = x.shape[-1] // 2
   left, right = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
-  rotated = jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
-  return rotated.astype(x.dtype)
+  rotated = [left * by.cos - right * by.sin, right * by.cos + left * by.sin]
+  return jnp.concatenate(rotated, axis=-1).astype(x.dtype)

@@ -1,9 +1,9 @@
-"""The rollout engine: fixed slots, continuous batching, two compiled programs.
+"""The rollout engine: fixed slots, continuous batching, few compiled programs.
 
 A finished request's slot is refilled before the next chunk. What a request samples
 depends on its seed, its id, its prompt and the weights alone: every program has one
 shape, each row of it is computed from that row only, and the key of a token is
-fold_in(fold_in(seed, id), position).
+fold_in(fold_in(seed, id), position). `EngineConfig.adaptive` gives up the one shape.
 """
 
 import dataclasses
@@ -22,6 +22,9 @@ from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
 from ptjax.rollout.weights import EngineWeights, engine_weights
 
+_MIN_WIDTH = 8  # a CPU's vector and a TPU's sublanes: fewer rows cost the same
+_PREFILL_BATCH = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class EngineConfig:
@@ -32,6 +35,9 @@ class EngineConfig:
     max_length: tokens of a request, prompt and completion together.
     decode_chunk: tokens sampled by one program call; finished slots are refilled between
       calls.
+    adaptive: run narrower decode programs where few slots are live, and prefill several prompts
+      at once. Hardware may round a product of another width differently, so the last bits of a
+      request then depend on how many others run.
     min_prefill: shortest prefill program, in tokens; longer prompts use the next power
       of two.
     max_stop_ids: stop tokens a request may name.
@@ -40,22 +46,40 @@ class EngineConfig:
   num_slots: int = 32
   max_length: int = 256
   decode_chunk: int = 16
+  adaptive: bool = False
   min_prefill: int = 32
   max_stop_ids: int = 4
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
-      if getattr(self, field.name) < 1:
+      if field.name != "adaptive" and getattr(self, field.name) < 1:
         raise ValueError(f"engine.{field.name} {getattr(self, field.name)} must be >= 1")
+
+  def width(self, live: int) -> int:
+    """Slots of the narrowest program that holds `live` of them: num_slots or a half of it."""
+    width = self.num_slots
+    while self.adaptive and width % 2 == 0 and width // 2 >= max(live, _MIN_WIDTH):
+      width //= 2
+    return width
+
+  def prefill_batch(self, waiting: int) -> int:
+    """Prompts of the next prefill program where so many of one length wait."""
+    return _PREFILL_BATCH if self.adaptive and 2 * waiting > _PREFILL_BATCH else 1
 
 
 @dataclasses.dataclass
 class EngineStats:
-  """Work done since the engine was made; the caller takes differences."""
+  """Work done since the engine was made; the caller takes differences.
+
+  Attributes:
+    prefill_tokens: tokens of the prompts computed, padding left out.
+    sampled_tokens: tokens given to requests.
+    slot_steps: decode steps times the slots of their program, idle ones included.
+  """
 
   prefill_tokens: int = 0
   sampled_tokens: int = 0
-  decode_steps: int = 0
+  slot_steps: int = 0
 
 
 class Engine:
@@ -69,7 +93,9 @@ class Engine:
     self._scheduler = Scheduler(config.num_slots)
     self._weights: EngineWeights | None = None
     self._version = 0
-    self._cache = decode.empty_cache(model, config.num_slots, config.max_length)
+    # The cache has a row for each slot of the program that runs: row i belongs to _rows[i].
+    self._rows = np.arange(config.width(0))
+    self._cache = decode.empty_cache(model, len(self._rows), config.max_length)
     rows, i32 = config.num_slots, np.int32
     # The slots live on the host between chunks: they are a few hundred bytes.
     self._token, self._length = np.zeros(rows, i32), np.zeros(rows, i32)
@@ -140,16 +166,19 @@ class Engine:
     token, length, done, (tokens, logprobs, counts) = jax.device_get(
       (slots.token_R, slots.length_R, slots.done_R, chunk)
     )
-    self._token, self._length, self._done = map(np.array, (token, length, done))
-    self.stats.decode_steps += int(counts.max())
+    rows = self._rows
+    self._token[rows], self._length[rows], self._done[rows] = token, length, done
+    self.stats.slot_steps += int(counts.max()) * len(rows)
     return self._collect(tokens, logprobs, counts)
 
   def _collect(self, tokens, logprobs, counts) -> list[Completion]:
     finished = []
+    row_of = {slot: row for row, slot in enumerate(self._rows.tolist())}
     for slot, running in self._scheduler.running():
-      count = int(counts[slot])
+      row = row_of[slot]
+      count = int(counts[row])
       before = len(running.tokens)
-      reason = running.extend(tokens[slot, :count], logprobs[slot, :count], self._version)
+      reason = running.extend(tokens[row, :count], logprobs[row, :count], self._version)
       self.stats.sampled_tokens += len(running.tokens) - before
       if reason is None and self._done[slot]:
         raise AssertionError(f"slot {slot} is done, request {running.request.id} is not")
@@ -167,19 +196,47 @@ class Engine:
       by_prompt.setdefault(np.asarray(request.prompt, np.int32).tobytes(), []).append(
         (slot, request)
       )
+    self._fit_rows()
+    # The last prompt token is left to the first decode step, which samples after it.
+    by_length: dict[int, list[tuple[np.ndarray, list[int]]]] = {}
     for sharing in by_prompt.values():
-      # The last prompt token is left to the first decode step, which samples after it.
-      self._prefill(sharing[0][1].prompt[:-1], [slot for slot, _ in sharing])
+      prompt = sharing[0][1].prompt[:-1]
+      length = prefill_length(len(prompt), self.config)
+      by_length.setdefault(length, []).append((prompt, [slot for slot, _ in sharing]))
+    for length, prompts in by_length.items():
+      start = 0
+      while start < len(prompts):
+        size = self.config.prefill_batch(len(prompts) - start)
+        self._prefill(length, prompts[start : start + size], size)
+        start += size
 
-  def _prefill(self, prompt: np.ndarray, slots: list[int]) -> None:
-    length = prefill_length(len(prompt), self.config)
-    tokens_PT = np.zeros((1, length), np.int32)
-    tokens_PT[0, : len(prompt)] = prompt
-    take_R = np.zeros(self.config.num_slots, bool)
-    take_R[slots] = True
+  def _fit_rows(self) -> None:
+    """Gives the cache as many rows as the running slots need."""
+    live = [slot for slot, _ in self._scheduler.running()]
+    width = self.config.width(len(live))
+    if width == len(self._rows) and np.isin(live, self._rows).all():
+      return
+    idle = np.setdiff1d(np.arange(self.config.num_slots), live)
+    rows = np.concatenate([np.asarray(live, int), idle[: width - len(live)]])
+    # A slot that had no row is about to be filled, or is idle: any row will do as its start.
+    source = [np.flatnonzero(self._rows == slot) for slot in rows]
+    self._cache = decode.take_rows(
+      self._cache, np.asarray([at[0] if len(at) else 0 for at in source], np.int32)
+    )
+    self._rows = rows
+
+  def _prefill(self, length: int, prompts: list[tuple[np.ndarray, list[int]]], size: int) -> None:
+    """Runs up to `size` prompts, each for its slots, in one program of that size."""
+    tokens_PT = np.zeros((size, length), np.int32)
+    source_R = np.zeros(len(self._rows), np.int32)
+    take_R = np.zeros(len(self._rows), bool)
+    for i, (prompt, slots) in enumerate(prompts):
+      tokens_PT[i, : len(prompt)] = prompt
+      own_R = np.isin(self._rows, slots)
+      source_R[own_R], take_R = i, take_R | own_R
+      self.stats.prefill_tokens += len(prompt)
     kv = decode.prefill(self.model, self._weights.params, tokens_PT)
-    self._cache = decode.insert(self._cache, kv, np.zeros_like(self._token), take_R)
-    self.stats.prefill_tokens += len(prompt)
+    self._cache = decode.insert(self._cache, kv, source_R, take_R)
 
   def _set_slot(self, slot: int, request: Request) -> None:
     prompt = request.prompt
@@ -192,14 +249,15 @@ class Engine:
       values[slot] = getattr(request.sampling, name)
 
   def _device_slots(self) -> decode.Slots:
-    sampling = SamplingParams(*(jnp.asarray(v) for v in self._sampling.values()))
+    rows = self._rows
+    sampling = SamplingParams(*(jnp.asarray(v[rows]) for v in self._sampling.values()))
     return decode.Slots(
-      token_R=jnp.asarray(self._token),
-      length_R=jnp.asarray(self._length),
-      limit_R=jnp.asarray(self._limit),
-      done_R=jnp.asarray(self._done),
-      key_R=request_keys(self._seed, self._id),
-      stop_RX=jnp.asarray(self._stop),
+      token_R=jnp.asarray(self._token[rows]),
+      length_R=jnp.asarray(self._length[rows]),
+      limit_R=jnp.asarray(self._limit[rows]),
+      done_R=jnp.asarray(self._done[rows]),
+      key_R=request_keys(self._seed[rows], self._id[rows]),
+      stop_RX=jnp.asarray(self._stop[rows]),
       sampling=sampling,
     )
 

@@ -194,10 +194,13 @@ def sample(logits_RV: jax.Array, keys_R: jax.Array, params: SamplingParams):
   weights_RV, top_R = unnormalised(logits_RV, params)
   uniform_R = jax.vmap(jax.random.uniform)(keys_R)
   greedy_R = params.temperature_R == 0
-  tokens_R = jnp.where(
-    greedy_R,
-    jnp.argmax(logits_RV, axis=-1).astype(jnp.int32),
-    inverse_cdf(weights_RV, uniform_R),
+  tokens_R = inverse_cdf(weights_RV, uniform_R)
+  # Another pass over the vocabulary, which only a greedy row needs.
+  tokens_R = jax.lax.cond(
+    jnp.any(greedy_R),
+    lambda drawn_R: jnp.where(greedy_R, jnp.argmax(logits_RV, axis=-1).astype(jnp.int32), drawn_R),
+    lambda drawn_R: drawn_R,
+    tokens_R,
   )
   z_R = jnp.take_along_axis(logits_RV, tokens_R[:, None], -1)[:, 0].astype(jnp.float32)
   z_R = z_R / jnp.where(greedy_R, 1.0, params.temperature_R)

@@ -208,6 +208,11 @@ class Experiment:
         f"rl.advantages is {self.rl.advantages!r} and critic is "
         f"{'set' if self.critic else 'none'}: {GAE} and a critic go together"
       )
+    if self.rl.deterministic and self.engine.adaptive:
+      raise ValueError(
+        "engine.adaptive=True: the bits of an episode then depend on how many others run, which "
+        "depends on the clock; with rl.deterministic=True set it to False"
+      )
     if self.policy.sampling.temperature == 0:
       raise ValueError("policy.sampling.temperature 0 is greedy: it explores nothing; use 1.0")
     if self.policy.max_new_tokens > self.pack.actions:

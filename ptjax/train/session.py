@@ -133,7 +133,8 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
     remat=e.model.remat,
     merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
   )
-  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
+  tokenizer = load_tokenizer(pretrained.tokenizer_source)
+  template = ChatTemplate(tokenizer)
   layout = Layout(mesh, e.rules)
   start = layout.place(pretrained.params, decoder.logical_axes(model))
   domains = {d.name: DOMAINS[d.name]() for d in e.domains}
@@ -151,7 +152,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
         template=template,
         domains=domains,
         services=Services(sandbox),
-        engine=Engine(e.engine, model, template.tokenizer),
+        engine=Engine(e.engine, model, tokenizer),
         policy=_policy_trainer(e, model, layout),
         policy_layout=layout,
         start=start,

@@ -46,7 +46,9 @@ def test_extract_answer(response, answer):
   [
     ("5", "5", 1.0, True),
     ("-5", " -5.\n", 1.0, True),
-    ("5", "The answer is 5", 0.7, True),
+    ("5", "2 + 3 = 5", 1.0, True),
+    ("5", "5 it is", 0.7, True),
+    ("5", "It is 4", 0.3, False),
     ("5", "-5", 0.3, False),
     ("-5", "5", 0.3, False),
     ("5", "15", 0.3, False),
@@ -61,6 +63,12 @@ def test_rewards(answer, response, root, passed):
   assert graded.passed is passed
 
 
+def test_the_bare_form_wants_nothing_but_the_number():
+  domain = arithmetic.build(arithmetic.Config(form="bare"))
+  assert grade("5", "5.", domain).rewards["general/format"] == 1.0
+  assert grade("5", "2 + 3 = 5", domain).rewards["general/format"] == 0.0
+
+
 def test_partial_credit_is_the_scorers_own():
   domain = arithmetic.build(arithmetic.Config(partial_credit=True))
   assert grade("5", "15", domain).rewards["domain/answer"] == 0.5
@@ -69,7 +77,7 @@ def test_partial_credit_is_the_scorers_own():
 
 def test_question_ends_with_the_instruction():
   task = DOMAIN.make_task(3, "train")
-  assert task.messages[0]["content"].endswith(" =\nAnswer with the result only.")
+  assert task.messages[0]["content"].endswith(" =\nWrite the sum and its result.")
 
 
 def test_configuration_errors():

@@ -5,15 +5,26 @@ import numpy as np
 import pytest
 from attention_cases import HEADS, by_loops, ids, qkv
 
-from ptjax.kernels.decode import decode_attention
+from ptjax.kernels.decode import KeyRange, decode_attention
 from ptjax.kernels.mask import MaskSpec, visible
 from ptjax.kernels.reference import reference
 
 LENGTHS = np.asarray([1, 5, 13, 8], np.int32)
 
 
-def cache(x_BTKH):
-  return jnp.asarray(np.swapaxes(x_BTKH, 1, 2))
+def attend(q, k, v, *, cuts=(), dtype=jnp.float32):
+  """The kernel over a cache [R, T, K, H] cut into ranges at the given indices."""
+  k_RKHS, v_RKSH = (
+    jnp.asarray(np.moveaxis(k, 1, 3), dtype),
+    jnp.asarray(np.moveaxis(v, 1, 2), dtype),
+  )
+  valid_RS = np.arange(k.shape[1]) < LENGTHS[:, None]
+  ends = (*cuts, k.shape[1])
+  ranges = [
+    KeyRange(k_RKHS[..., i:j], v_RKSH[:, :, i:j], valid_RS[:, i:j])
+    for i, j in zip((0, *cuts), ends, strict=True)
+  ]
+  return decode_attention(jnp.asarray(last(q), dtype), *ranges)
 
 
 def last(x_BTNH):
@@ -22,9 +33,10 @@ def last(x_BTNH):
 
 
 @pytest.mark.parametrize("heads", HEADS)
-def test_equals_the_last_query_of_the_row(heads):
+@pytest.mark.parametrize("cuts", [(), (4,), (1, 9)])
+def test_equals_the_last_query_of_the_row(heads, cuts):
   q, k, v = qkv(heads)
-  got = decode_attention(last(q), cache(k), cache(v), LENGTHS)
+  got = attend(q, k, v, cuts=cuts)
   packed = ids(tuple(((int(n), ()),) for n in LENGTHS))
   whole = reference(q, k, v, visible(MaskSpec(), *packed))
   np.testing.assert_allclose(got, last(np.asarray(whole)), rtol=0, atol=1e-6)
@@ -35,17 +47,16 @@ def test_equals_the_last_query_of_the_row(heads):
 def test_stale_tail_weighs_nothing(poison):
   """Keys may be anything there; values are finite, since the engine clears a slot it fills."""
   q, k, v = qkv("gqa")
-  want = decode_attention(last(q), cache(k), cache(v), LENGTHS)
+  want = attend(q, k, v)
   stale_BT = np.arange(k.shape[1]) >= LENGTHS[:, None]
   k[stale_BT], v[stale_BT] = poison, 1e30
-  got = decode_attention(last(q), cache(k), cache(v), LENGTHS)
+  got = attend(q, k, v)
   np.testing.assert_array_equal(got, want)
 
 
 def test_bfloat16_cache():
   q, k, v = qkv("gqa")
-  want = decode_attention(last(q), cache(k), cache(v), LENGTHS)
-  narrow = [jnp.asarray(x, jnp.bfloat16) for x in (last(q), cache(k), cache(v))]
-  got = decode_attention(*narrow, LENGTHS)
+  want = attend(q, k, v)
+  got = attend(q, k, v, dtype=jnp.bfloat16)
   assert got.dtype == jnp.bfloat16
   np.testing.assert_allclose(got.astype(jnp.float32), want, rtol=0, atol=2e-2)

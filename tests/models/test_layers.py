@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ptjax.models.layers import project, rms_norm, rope
+from ptjax.models.layers import project, rms_norm, rope, rotation
 
 SPECS = {
   "BTD,DNH->BTNH": ((2, 3, 16), (16, 4, 8)),
@@ -97,6 +97,12 @@ def test_rms_norm_of_bfloat16_squares_in_float32():
   np.testing.assert_allclose(got.astype(jnp.float32), want, rtol=2**-8)
 
 
+def turned(x, positions, theta):
+  """x rotated by the code under test."""
+  x = jnp.asarray(x)
+  return rope(x, rotation(jnp.asarray(positions), x.shape[-1], theta))
+
+
 def rotated(x, positions, theta):
   """z e^(i position theta^(-2j/H)) with z_j = x_j + i x_(j + H/2), in float64."""
   half = x.shape[-1] // 2
@@ -117,13 +123,13 @@ def rotated(x, positions, theta):
 def test_rope_is_a_complex_rotation(positions, atol, theta):
   positions = np.asarray(positions, np.int32)
   x = np.random.default_rng(0).normal(size=(2, 3, 4, 16)).astype(np.float32)
-  got = rope(jnp.asarray(x), jnp.asarray(positions), theta)
+  got = turned(x, positions, theta)
   np.testing.assert_allclose(got, rotated(x, positions, theta), rtol=0, atol=atol)
 
 
 def test_rope_by_hand():
   """Width 4, base 100: the pairs (x0, x2) and (x1, x3) turn by 1 and 1/10 radian a position."""
-  got = rope(jnp.asarray([[[1.0, 1.0, 0.0, 0.0]]]), jnp.asarray([2]), 100.0)
+  got = turned([[[1.0, 1.0, 0.0, 0.0]]], [2], 100.0)
   want = [np.cos(2.0), np.cos(0.2), np.sin(2.0), np.sin(0.2)]
   np.testing.assert_allclose(got[0, 0], want, rtol=1e-6)
 
@@ -131,7 +137,7 @@ def test_rope_by_hand():
 def test_rope_of_bfloat16_keeps_its_angles_at_large_positions():
   x = np.random.default_rng(0).normal(size=(1, 3, 1, 16)).astype(np.float32)
   positions = np.asarray([[4096, 4097, 8191]], np.int32)
-  got = rope(jnp.asarray(x, jnp.bfloat16), jnp.asarray(positions), 10_000.0)
+  got = turned(jnp.asarray(x, jnp.bfloat16), positions, 10_000.0)
   assert got.dtype == jnp.bfloat16
   want = rotated(narrowed(x), positions, 10_000.0)
   np.testing.assert_allclose(got.astype(jnp.float32), want, rtol=0, atol=2e-2)
@@ -140,7 +146,7 @@ def test_rope_of_bfloat16_keeps_its_angles_at_large_positions():
 def test_rope_scores_depend_on_the_distance_alone():
   q, k = np.random.default_rng(0).normal(size=(2, 1, 1, 16)).astype(np.float32)
   score = lambda i, j: float(  # noqa: E731 - two positions to one number
-    jnp.vdot(rope(q, jnp.asarray([i]), 1e4), rope(k, jnp.asarray([j]), 1e4))
+    jnp.vdot(turned(q, [i], 1e4), turned(k, [j], 1e4))
   )
   assert score(9, 4) == pytest.approx(score(5, 0), abs=1e-5)
   assert score(9, 4) != pytest.approx(score(4, 9), abs=1e-2)

@@ -46,6 +46,42 @@ def test_order_and_refilled_slots_change_nothing(weights, together):
     assert_same(done[number], want)
 
 
+def assert_close(got, want):
+  """The same tokens; log-probs may differ by rounding."""
+  np.testing.assert_array_equal(got.tokens, want.tokens)
+  np.testing.assert_allclose(got.logprobs, want.logprobs, rtol=0, atol=1e-5)
+  assert got.finish_reason == want.finish_reason
+
+
+def test_adaptive_widths_change_rounding_alone(weights):
+  """Slots come and go: the program narrows as requests end and widens as others arrive."""
+  config = dataclasses.replace(ENGINE, adaptive=True)
+  requests = mixed_requests(70)
+  want = generate(engine(weights), requests)
+  made, done, widths = engine(weights, config=config), [], []
+  for arriving in (requests[:3], requests[3:12], requests[12:70]):
+    for one in arriving:
+      made.submit(one)
+    for _ in range(2):
+      before = made.stats.slot_steps
+      done += made.step()
+      widths.append((made.stats.slot_steps - before) // ENGINE.decode_chunk)
+  while not made.idle:
+    done += made.step()
+  assert {8, 16, 32} <= set(widths)
+  assert {one.id for one in done} == set(range(70))
+  for one in done:
+    assert_close(one, want[one.id])
+
+
+@pytest.mark.parametrize(
+  ("adaptive", "live", "width"),
+  [(False, 1, 48), (True, 0, 12), (True, 12, 12), (True, 13, 24), (True, 25, 48), (True, 48, 48)],
+)
+def test_width_of_the_program(adaptive, live, width):
+  assert EngineConfig(num_slots=48, adaptive=adaptive).width(live) == width
+
+
 def test_requests_of_one_prompt_differ_by_id_and_by_seed(weights):
   base = request(1)
   same = [base, dataclasses.replace(base, id=2), dataclasses.replace(base, id=3, seed=4)]
@@ -185,7 +221,7 @@ def test_stats_count_the_work(weights):
   generate(live, [request(1), request(2, prompt_length=9), request(3, prompt_length=1)])
   assert live.stats.sampled_tokens == 36
   assert live.stats.prefill_tokens == 4 + 8
-  assert live.stats.decode_steps == 12
+  assert live.stats.slot_steps == 12 * ENGINE.num_slots
 
 
 def test_a_group_shares_one_prefill(weights):
