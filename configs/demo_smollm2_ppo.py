@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
       engine=EngineConfig(num_slots=64, max_length=128, decode_chunk=8, adaptive=True),
       pack=PackConfig(length=384, actions=256, rows=2),
       rl=RLConfig(
-        num_steps=12,
+        num_steps=10,
         prompts_per_step=16,
         group_size=4,
         advantages="gae",

@@ -4,6 +4,16 @@ import dataclasses
 
 from ptjax.kernels.attention import IMPLEMENTATIONS
 
+# Fields that say how to compute, not what.
+_COMPUTING = {
+  "matmul_dtype",
+  "activation_dtype",
+  "remat",
+  "merge_rows",
+  "ff_parts",
+  "attention",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
@@ -29,6 +39,9 @@ class DecoderConfig:
     merge_rows: run the blocks on [B x T, D] instead of [B, T, D]. XLA's CPU backend then
       needs no transposed copies for weight gradients (a quarter of the time); a mesh that
       splits the length cannot.
+    ff_parts: pieces of d_ff that are summed apart in the feed-forward layer's output product.
+      One long chain of float32 sums puts SmolLM2's logits off by 1e-4 at its attention sink,
+      two halves by 3e-5. A mesh that splits d_ff over devices needs 1.
     attention: implementation, a key of `kernels.attention.IMPLEMENTATIONS`.
   """
 
@@ -47,6 +60,7 @@ class DecoderConfig:
   activation_dtype: str = "float32"
   remat: str = "dots"
   merge_rows: bool = False
+  ff_parts: int = 2
   attention: str = "blockwise"
 
   def __post_init__(self):
@@ -54,6 +68,8 @@ class DecoderConfig:
       raise ValueError(
         f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
       )
+    if self.ff_parts < 1 or self.d_ff % self.ff_parts:
+      raise ValueError(f"ff_parts {self.ff_parts} does not divide d_ff {self.d_ff}; use 1")
     if self.head_dim % 2:
       raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding rotates pairs")
     for name in ("matmul_dtype", "activation_dtype"):
@@ -69,8 +85,7 @@ class DecoderConfig:
 
   def identity(self) -> dict[str, object]:
     """The fields that decide which weights fit; how they are computed with is left out."""
-    computing = {"matmul_dtype", "activation_dtype", "remat", "merge_rows", "attention"}
-    return {k: v for k, v in dataclasses.asdict(self).items() if k not in computing}
+    return {k: v for k, v in dataclasses.asdict(self).items() if k not in _COMPUTING}
 
   @property
   def num_params(self) -> int:

@@ -87,7 +87,12 @@ class GatedMlp(nnx.Module):
     gate = project(f"{lead}D,DF->{lead}F", x, self.w_gate[...], c.matmul_dtype)
     up = project(f"{lead}D,DF->{lead}F", x, self.w_up[...], c.matmul_dtype)
     hidden = (jax.nn.silu(gate) * up).astype(x.dtype)
-    return project(f"{lead}F,FD->{lead}D", hidden, self.w_down[...], c.matmul_dtype).astype(x.dtype)
+    parts = zip(
+      jnp.split(hidden, c.ff_parts, axis=-1), jnp.split(self.w_down[...], c.ff_parts), strict=True
+    )
+    return sum(project(f"{lead}F,FD->{lead}D", h, w, c.matmul_dtype) for h, w in parts).astype(
+      x.dtype
+    )
 
 
 class Norm(nnx.Module):

@@ -132,6 +132,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
     activation_dtype=e.model.activation_dtype,
     remat=e.model.remat,
     merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
+    ff_parts=1 if mesh.shape["tensor"] > 1 else pretrained.config.ff_parts,
   )
   tokenizer = load_tokenizer(pretrained.tokenizer_source)
   template = ChatTemplate(tokenizer)
