@@ -113,7 +113,12 @@ def experiment_of(arguments: argparse.Namespace, seed: int) -> Experiment:
       num_slots=32, max_length=96, decode_chunk=arguments.decode_chunk, adaptive=True
     ),
     pack=PackConfig(length=arguments.length, actions=192, rows=arguments.rows),
-    rl=RLConfig(num_steps=arguments.steps, prompts_per_step=4, group_size=8),
+    rl=RLConfig(
+      num_steps=arguments.steps,
+      prompts_per_step=4,
+      group_size=8,
+      advantages=arguments.advantages,
+    ),
     optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
   )
 
@@ -210,6 +215,7 @@ if __name__ == "__main__":
     help="comma-separated [0,1,2]",
   )
   options.add_argument("--steps", type=int, default=24, help="at most [%(default)s]")
+  options.add_argument("--advantages", default="grpo", help="estimator [%(default)s]")
   options.add_argument("--decode-chunk", type=int, default=8, help="[%(default)s]")
   options.add_argument("--length", type=int, default=256, help="of a packed row [%(default)s]")
   options.add_argument("--rows", type=int, default=2, help="of a micro-batch [%(default)s]")
