@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
       engine=EngineConfig(num_slots=64, max_length=128, decode_chunk=8, adaptive=True),
       pack=PackConfig(length=384, actions=256, rows=2),
       rl=RLConfig(
-        num_steps=18,
+        num_steps=15,
         prompts_per_step=8,
         group_size=8,
         # An answer of arithmetic has 3 tokens, one of code 30: each answer weighs alike.

@@ -20,9 +20,12 @@ _NUM_INDICES = 2**31 - 1
 _NUMBER = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
 _FORMATS = {
   "bare": re.compile(r"\s*-?\d+\.?\s*"),
-  # Working may stand before the result; a small model is right far more often with it.
-  "final": re.compile(r".*\d\.?\s*", re.DOTALL),
+  # A small model is right far more often where it writes the sum down first. A general reward
+  # that a bare guess earns too drew some runs into guessing: sure of 0.3, never right.
+  "equation": re.compile(r".*=\s*-?\d+\.?\s*", re.DOTALL),
 }
+
+_ORACLE = {"bare": "{}", "equation": "= {}"}
 
 CHAIN_SUM: Mapping[str, Any] = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
@@ -36,8 +39,8 @@ class Config:
     generator: name of a reasoning-gym dataset whose answers are numbers.
     parameters: keyword arguments of that dataset's config.
     instruction: sentence after the question.
-    form: what earns the general part of the reward: final, an answer that ends in a number;
-      bare, one that is nothing else.
+    form: what earns the general part of the reward: equation, an answer that ends in an equals
+      sign and a number; bare, one that is a number and nothing else.
     partial_credit: whether a score under 1 of the dataset's scorer counts. Those scorers give
       some of it to any answer that contains the right one ("-5" or "15" for "5").
   """
@@ -46,7 +49,7 @@ class Config:
   generator: str = "chain_sum"
   parameters: Mapping[str, Any] = dataclasses.field(default_factory=lambda: CHAIN_SUM)
   instruction: str = "Write the sum and its result."
-  form: Literal["final", "bare"] = "final"
+  form: Literal["equation", "bare"] = "equation"
   partial_credit: bool = False
 
 
@@ -92,7 +95,7 @@ def build(config: Config | None = None) -> Domain:
       tree.Node("domain", (tree.Child(1.0, tree.Leaf("answer", grade_answer)),)),
     ),
     passed=lambda rewards: rewards["domain/answer"] == 1.0,
-    oracle=lambda task: task.data["entry"]["answer"],
+    oracle=lambda task: _ORACLE[config.form].format(task.data["entry"]["answer"]),
     attacks=("", "I do not know.", "nan", "inf", "--", "1" * 5000),
   )
 

@@ -114,6 +114,7 @@ def build(config: Config | None = None) -> Domain:
     passed=lambda rewards: rewards["domain/tests"] == 1.0,
     oracle=lambda task: f"```python\n{task.data['oracle']}```",
     attacks=ATTACKS,
+    sandboxed=True,
   )
 
 

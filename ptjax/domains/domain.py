@@ -26,6 +26,7 @@ class Domain:
     attacks: responses that try to cheat; admission checks that they earn nothing on the
       domain node.
     play: runs an episode.
+    sandboxed: whether its environment or its grader runs programs; sandboxes start only then.
     score_truncated: whether an answer cut off by the length limit is scored like any other.
   """
 
@@ -39,6 +40,7 @@ class Domain:
   oracle: Callable[[Task], str]
   attacks: tuple[str, ...] = ()
   play: Play = single_turn.play
+  sandboxed: bool = False
   score_truncated: bool = True
 
 

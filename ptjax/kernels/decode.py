@@ -1,5 +1,7 @@
 """Attention of one new token a slot over its key/value cache."""
 
+import functools
+import operator
 from typing import NamedTuple
 
 import jax
@@ -44,10 +46,10 @@ def decode_attention(q_RNH: jax.Array, *ranges: KeyRange) -> jax.Array:
   ]
   valid_RS = jnp.concatenate([r.valid_RS for r in ranges], axis=-1)
   weights_RKGS = masked_softmax(jnp.concatenate(scores, axis=-1), valid_RS[:, None, None])
-  out_RKGH, start = 0.0, 0
+  parts, start = [], 0
   for r in ranges:
     end = start + r.v_RKSH.shape[2]
     part_RKGS = weights_RKGS[..., start:end].astype(r.v_RKSH.dtype)
-    out_RKGH += jnp.einsum("RKGS,RKSH->RKGH", part_RKGS, r.v_RKSH)
+    parts.append(jnp.einsum("RKGS,RKSH->RKGH", part_RKGS, r.v_RKSH))
     start = end
-  return out_RKGH.reshape(q_RNH.shape)
+  return functools.reduce(operator.add, parts).reshape(q_RNH.shape)

@@ -4,6 +4,8 @@ Every parameter of the blocks has a leading axis over the layers and the forward
 scans over it, so that compile time does not grow with depth.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -87,12 +89,11 @@ class GatedMlp(nnx.Module):
     gate = project(f"{lead}D,DF->{lead}F", x, self.w_gate[...], c.matmul_dtype)
     up = project(f"{lead}D,DF->{lead}F", x, self.w_up[...], c.matmul_dtype)
     hidden = (jax.nn.silu(gate) * up).astype(x.dtype)
-    parts = zip(
+    down = zip(
       jnp.split(hidden, c.ff_parts, axis=-1), jnp.split(self.w_down[...], c.ff_parts), strict=True
     )
-    return sum(project(f"{lead}F,FD->{lead}D", h, w, c.matmul_dtype) for h, w in parts).astype(
-      x.dtype
-    )
+    parts = [project(f"{lead}F,FD->{lead}D", h, w, c.matmul_dtype) for h, w in down]
+    return functools.reduce(operator.add, parts).astype(x.dtype)
 
 
 class Norm(nnx.Module):

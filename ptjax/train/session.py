@@ -42,7 +42,7 @@ class Session:
     model_hash: sha256 of the weights that the run starts from.
     template: tokenizer and chat template.
     domains: by name, in the order of the configuration.
-    services: the sandbox pool.
+    services: the sandbox pool, where a domain needs one.
     engine: the sampler.
     policy: trains the policy.
     critic: trains the critic; None without one.
@@ -142,26 +142,36 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   pool = PoolConfig(
     backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
   )
-  with asyncio.Runner() as runner:
-    sandbox = Pool(pool)
-    runner.run(sandbox.__aenter__())
-    try:
-      yield Session(
-        experiment=e,
-        model=model,
-        model_hash=pretrained.content_hash,
-        template=template,
-        domains=domains,
-        services=Services(sandbox),
-        engine=Engine(e.engine, model, tokenizer),
-        policy=_policy_trainer(e, model, layout),
-        policy_layout=layout,
-        start=start,
-        runner=runner,
-        **_critic_parts(e, model, mesh),
-      )
-    finally:
-      runner.run(sandbox.__aexit__(None, None, None))
+  needed = any(domain.sandboxed for domain in domains.values())
+  with asyncio.Runner() as runner, _sandboxes(pool if needed else None, runner) as sandbox:
+    yield Session(
+      experiment=e,
+      model=model,
+      model_hash=pretrained.content_hash,
+      template=template,
+      domains=domains,
+      services=Services(sandbox),
+      engine=Engine(e.engine, model, tokenizer),
+      policy=_policy_trainer(e, model, layout),
+      policy_layout=layout,
+      start=start,
+      runner=runner,
+      **_critic_parts(e, model, mesh),
+    )
+
+
+@contextlib.contextmanager
+def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Pool | None]:
+  """A started pool; None without a configuration."""
+  if config is None:
+    yield None
+    return
+  pool = Pool(config)
+  runner.run(pool.__aenter__())
+  try:
+    yield pool
+  finally:
+    runner.run(pool.__aexit__(None, None, None))
 
 
 def check_rows(e: Experiment, layout: Layout) -> None:

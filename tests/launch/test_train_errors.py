@@ -97,6 +97,12 @@ def test_values(train, override, words):
     assert word in message
 
 
+def test_an_adaptive_engine_is_not_deterministic(train):
+  message = train("--config.rl.deterministic=true", "--config.engine.adaptive=true")
+  assert "engine.adaptive" in message
+  assert "rl.deterministic" in message
+
+
 def test_missing_model(train, tmp_path):
   message = train(f"--config.model.source={tmp_path}/nowhere")
   assert f"{tmp_path}/nowhere" in message
@@ -131,9 +137,15 @@ def test_model_without_a_chat_template(train, tmp_path):
 
 def test_no_sandbox_backend(train, monkeypatch):
   monkeypatch.setenv("PATH", "")
-  message = train()
+  message = train("--config.domains.0.name=code")
   assert "no sandbox backend" in message
   assert "install" in message
+
+
+def test_arithmetic_alone_needs_no_sandbox(experiment, tmp_path, monkeypatch):
+  monkeypatch.setenv("PATH", "")
+  with open_session(experiment, tmp_path) as session:
+    assert session.services.sandbox is None
 
 
 def test_live_workdir(train, tmp_path):

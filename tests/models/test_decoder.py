@@ -63,6 +63,8 @@ def plain():
     {"merge_rows": True, "remat": "none"},
     {"merge_rows": True, "remat": "dots"},
     {"attention": "reference"},
+    {"ff_parts": 1},
+    {"ff_parts": 3},
   ],
   ids=str,
 )
