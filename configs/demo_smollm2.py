@@ -2,8 +2,12 @@
 
   python -m ptjax.launch train --config configs/demo_smollm2.py --workdir runs/demo
 
-Hardware: 2 CPU cores, 12 GB. Time: about 8 minutes. Held-out pass rate 18% before; after, 27% with
-seed 1. At a learning rate of 3e-5 and token_mean: 54% with seed 0, 21% with seed 1.
+Hardware: 2 CPU cores, 12 GB. Time: 8 minutes, installation included. Held-out pass rate of both
+domains together, 28 of 200 before (14.0% [9.9, 19.5]); after:
+
+  seed 0   101 of 200   50.5% [43.6, 57.4]   code 19 -> 38, arithmetic 9 -> 63
+  seed 1   110 of 200   55.0% [48.1, 61.7]   code 19 -> 42, arithmetic 9 -> 68
+  seed 2   119 of 200   59.5% [52.6, 66.1]   code 19 -> 48, arithmetic 9 -> 71
 """
 
 from ml_collections import ConfigDict
@@ -31,7 +35,7 @@ def get_config() -> ConfigDict:
         num_steps=15,
         prompts_per_step=8,
         group_size=8,
-        # An answer of arithmetic has 3 tokens, one of code 30: each answer weighs alike.
+        # An answer of arithmetic has 8 tokens, one of code 25: each answer weighs alike.
         aggregation="seq_mean_token_mean",
         reference=True,
         kl_episodes=1,

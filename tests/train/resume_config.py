@@ -24,6 +24,7 @@ from ptjax.experience.packing import PackConfig
 from ptjax.rollout.engine import Engine, EngineConfig
 from ptjax.train.experiment import CriticConfig, Experiment, RLConfig
 from ptjax.train.networks import Trainer
+from ptjax.train.objectives import PolicyObjective
 from ptjax.train.optimizer import OptimizerConfig
 
 FAULT = "PTJAX_TEST_FAULT"
@@ -43,6 +44,8 @@ def get_config(algorithm: str) -> ConfigDict:
     advantages="gae" if ppo else "grpo",
     minibatches=2 if ppo else 1,
     reference=True,
+    # Its gradient is never 0, whatever a random model happens to get right.
+    objective=PolicyObjective(kl_coef=0.5),
     deterministic=True,
     contract_every=3,
   )
