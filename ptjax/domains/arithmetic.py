@@ -18,14 +18,14 @@ _NUM_INDICES = 2**31 - 1
 # A sign belongs to the number unless it follows a digit or a closing bracket, as the
 # minus of a difference does: "x = -5" ends in -5, "8-5" in 5.
 _NUMBER = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
-_FORMATS = {
-  "bare": re.compile(r"\s*-?\d+\.?\s*"),
+
+# What an answer has to look like, and the answer that a result makes.
+_FORMS = {
+  "bare": (re.compile(r"\s*-?\d+\.?\s*"), "{}"),
   # A small model is right far more often where it writes the sum down first. A general reward
   # that a bare guess earns too drew some runs into guessing: sure of 0.3, never right.
-  "equation": re.compile(r".*=\s*-?\d+\.?\s*", re.DOTALL),
+  "equation": (re.compile(r".*=\s*-?\d+\.?\s*", re.DOTALL), "= {}"),
 }
-
-_ORACLE = {"bare": "{}", "equation": "= {}"}
 
 CHAIN_SUM: Mapping[str, Any] = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 
@@ -52,6 +52,10 @@ class Config:
   form: Literal["equation", "bare"] = "equation"
   partial_credit: bool = False
 
+  def __post_init__(self):
+    if self.form not in _FORMS:
+      raise ValueError(f"form {self.form!r} is unknown; use {' or '.join(_FORMS)}")
+
 
 def extract_answer(response: str) -> str | None:
   """The last number of a text with its sign, or None; one parser for training and evaluation."""
@@ -63,6 +67,7 @@ def build(config: Config | None = None) -> Domain:
   """Makes the domain; raises ValueError for an unknown generator or wrong parameters."""
   config = config or Config()
   dataset = _dataset(config.generator, dict(config.parameters))
+  pattern, answer = _FORMS[config.form]
 
   def make_task(seed: int, split: Split) -> Task:
     entry = draw(
@@ -77,7 +82,7 @@ def build(config: Config | None = None) -> Domain:
 
   def grade_format(task: Task, response: str, services: Services) -> float:
     del task, services
-    return float(_FORMATS[config.form].fullmatch(response) is not None)
+    return float(pattern.fullmatch(response) is not None)
 
   def grade_answer(task: Task, response: str, services: Services) -> float:
     del services
@@ -95,7 +100,7 @@ def build(config: Config | None = None) -> Domain:
       tree.Node("domain", (tree.Child(1.0, tree.Leaf("answer", grade_answer)),)),
     ),
     passed=lambda rewards: rewards["domain/answer"] == 1.0,
-    oracle=lambda task: _ORACLE[config.form].format(task.data["entry"]["answer"]),
+    oracle=lambda task: answer.format(task.data["entry"]["answer"]),
     attacks=("", "I do not know.", "nan", "inf", "--", "1" * 5000),
   )
 

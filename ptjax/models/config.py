@@ -41,7 +41,7 @@ class DecoderConfig:
       splits the length cannot.
     ff_parts: pieces of d_ff that are summed apart in the feed-forward layer's output product.
       One long chain of float32 sums puts SmolLM2's logits off by 1e-4 at its attention sink,
-      two halves by 3e-5. A mesh that splits d_ff over devices needs 1.
+      two halves by 3e-5. With 1, a mesh that splits d_ff moves no piece between devices.
     attention: implementation, a key of `kernels.attention.IMPLEMENTATIONS`.
   """
 

@@ -52,8 +52,9 @@ class EngineConfig:
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
-      if field.name != "adaptive" and getattr(self, field.name) < 1:
-        raise ValueError(f"engine.{field.name} {getattr(self, field.name)} must be >= 1")
+      value = getattr(self, field.name)
+      if not isinstance(value, bool) and value < 1:
+        raise ValueError(f"engine.{field.name} {value} must be >= 1")
 
   def width(self, live: int) -> int:
     """Slots of the narrowest program that holds `live` of them: num_slots or a half of it."""
@@ -173,7 +174,7 @@ class Engine:
 
   def _collect(self, tokens, logprobs, counts) -> list[Completion]:
     finished = []
-    row_of = {slot: row for row, slot in enumerate(self._rows.tolist())}
+    row_of = self._row_of()
     for slot, running in self._scheduler.running():
       row = row_of[slot]
       count = int(counts[row])
@@ -212,18 +213,20 @@ class Engine:
 
   def _fit_rows(self) -> None:
     """Gives the cache as many rows as the running slots need."""
-    live = [slot for slot, _ in self._scheduler.running()]
+    live, row_of = [slot for slot, _ in self._scheduler.running()], self._row_of()
     width = self.config.width(len(live))
-    if width == len(self._rows) and np.isin(live, self._rows).all():
+    if width == len(self._rows) and row_of.keys() >= set(live):
       return
-    idle = np.setdiff1d(np.arange(self.config.num_slots), live)
-    rows = np.concatenate([np.asarray(live, int), idle[: width - len(live)]])
-    # A slot that had no row is about to be filled, or is idle: any row will do as its start.
-    source = [np.flatnonzero(self._rows == slot) for slot in rows]
-    self._cache = decode.take_rows(
-      self._cache, np.asarray([at[0] if len(at) else 0 for at in source], np.int32)
-    )
-    self._rows = rows
+    idle = [slot for slot in range(self.config.num_slots) if slot not in live]
+    slots = live + idle[: width - len(live)]
+    # A slot without a row is idle, or about to be filled: any row will do as its start.
+    source = np.asarray([row_of.get(slot, 0) for slot in slots], np.int32)
+    self._cache = decode.take_rows(self._cache, source)
+    self._rows = np.asarray(slots)
+
+  def _row_of(self) -> dict[int, int]:
+    """The row of the cache that each slot has, for those that have one."""
+    return {slot: row for row, slot in enumerate(self._rows.tolist())}
 
   def _prefill(self, length: int, prompts: list[tuple[np.ndarray, list[int]]], size: int) -> None:
     """Runs up to `size` prompts, each for its slots, in one program of that size."""

@@ -132,10 +132,9 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
     activation_dtype=e.model.activation_dtype,
     remat=e.model.remat,
     merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
-    ff_parts=1 if mesh.shape["tensor"] > 1 else pretrained.config.ff_parts,
+    ff_parts=1 if any(mesh.shape[a] > 1 for a in e.rules.ff) else pretrained.config.ff_parts,
   )
-  tokenizer = load_tokenizer(pretrained.tokenizer_source)
-  template = ChatTemplate(tokenizer)
+  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
   layout = Layout(mesh, e.rules)
   start = layout.place(pretrained.params, decoder.logical_axes(model))
   domains = {d.name: DOMAINS[d.name]() for d in e.domains}
@@ -151,7 +150,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       template=template,
       domains=domains,
       services=Services(sandbox),
-      engine=Engine(e.engine, model, tokenizer),
+      engine=Engine(e.engine, model, template.tokenizer),
       policy=_policy_trainer(e, model, layout),
       policy_layout=layout,
       start=start,

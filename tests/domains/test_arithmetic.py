@@ -80,6 +80,8 @@ def test_question_ends_with_the_instruction():
 
 
 def test_configuration_errors():
+  with pytest.raises(ValueError, match="form 'final' is unknown; use bare or equation"):
+    arithmetic.Config(form="final")
   with pytest.raises(ValueError, match="no generator 'chain_sums'"):
     arithmetic.build(arithmetic.Config(generator="chain_sums"))
   with pytest.raises(ValueError, match="refuses"):
