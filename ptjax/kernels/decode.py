@@ -1,55 +1,32 @@
 """Attention of one new token a slot over its key/value cache."""
 
-import functools
-import operator
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from ptjax.kernels.mask import masked_softmax
 
-# G: query heads that share one key/value head. S: entries of one stretch of keys.
+# G: query heads that share one key/value head.
 
 
-class KeyRange(NamedTuple):
-  """A stretch of keys and values that a slot's query may see.
-
-  Attributes:
-    k_RKHS: keys, transposed: the product with a query then reads them in order.
-      Where not valid they may be anything, nan included.
-    v_RKSH: values; where not valid they must be finite.
-    valid_RS: bool, the entries that count.
-  """
-
-  k_RKHS: jax.Array
-  v_RKSH: jax.Array
-  valid_RS: jax.Array
-
-
-def decode_attention(q_RNH: jax.Array, *ranges: KeyRange) -> jax.Array:
-  """One query a slot against all its keys, which may lie in several ranges.
+def decode_attention(
+  q_RNH: jax.Array, k_RKHS: jax.Array, v_RKSH: jax.Array, lengths_R: jax.Array
+) -> jax.Array:
+  """One query a slot against its cache; entries at or past `lengths_R` weigh 0.
 
   Args:
     q_RNH: queries of the newest tokens.
-    ranges: where the keys and values are.
+    k_RKHS: keys, transposed: the product with a query then reads them in order. Past a slot's
+      length they may be anything, nan included.
+    v_RKSH: values; past a slot's length they must be finite.
+    lengths_R: i32, entries of each slot that count.
 
   Returns:
-    out_RNH in the dtype of q; 0 where no entry is valid.
+    out_RNH in the dtype of q.
   """
-  rows, num_heads, head_dim = q_RNH.shape
-  num_kv = ranges[0].k_RKHS.shape[1]
-  q_RKGH = q_RNH.reshape(rows, num_kv, num_heads // num_kv, head_dim) * head_dim**-0.5
-  scores = [
-    jnp.einsum("RKGH,RKHS->RKGS", q_RKGH, r.k_RKHS, preferred_element_type=jnp.float32)
-    for r in ranges
-  ]
-  valid_RS = jnp.concatenate([r.valid_RS for r in ranges], axis=-1)
-  weights_RKGS = masked_softmax(jnp.concatenate(scores, axis=-1), valid_RS[:, None, None])
-  parts, start = [], 0
-  for r in ranges:
-    end = start + r.v_RKSH.shape[2]
-    part_RKGS = weights_RKGS[..., start:end].astype(r.v_RKSH.dtype)
-    parts.append(jnp.einsum("RKGS,RKSH->RKGH", part_RKGS, r.v_RKSH))
-    start = end
-  return functools.reduce(operator.add, parts).reshape(q_RNH.shape)
+  num_kv, head_dim, num_keys = k_RKHS.shape[1:]
+  q_RKGH = q_RNH.reshape(q_RNH.shape[0], num_kv, -1, head_dim) * head_dim**-0.5
+  valid_RS = jnp.arange(num_keys) < lengths_R[:, None]
+  scores_RKGS = jnp.einsum("RKGH,RKHS->RKGS", q_RKGH, k_RKHS, preferred_element_type=jnp.float32)
+  weights_RKGS = masked_softmax(scores_RKGS, valid_RS[:, None, None])
+  out_RKGH = jnp.einsum("RKGS,RKSH->RKGH", weights_RKGS.astype(v_RKSH.dtype), v_RKSH)
+  return out_RKGH.reshape(q_RNH.shape)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptjax.kernels.decode import KeyRange, decode_attention
+from ptjax.kernels.decode import decode_attention
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.layers import rms_norm, rotation
@@ -18,7 +18,7 @@ from ptjax.rollout.weights import EngineWeights
 
 
 class Cache(NamedTuple):
-  """Keys and values of every slot, one array a layer: a slice of one array would be copied."""
+  """Keys and values of every slot, one array a layer so that each is updated in place."""
 
   k_RKHS: tuple[jax.Array, ...]
   v_RKSH: tuple[jax.Array, ...]
@@ -117,18 +117,13 @@ def decode_chunk(
     jnp.zeros(rows, jnp.int32),
   )
 
-  start_R = slots.length_R
-  # A write at another index for each slot would copy the cache at every token. The tokens of
-  # the chunk advance in step, so their keys and values wait in a small buffer of their own.
-  fresh = empty_cache(config, rows, num_steps)
-
   def unfinished(carry):
     step, _, slots, _ = carry
     return (step < num_steps) & ~jnp.all(slots.done_R)
 
   def one_token(carry):
-    step, fresh, slots, chunk = carry
-    logits_RV, fresh = _next_logits(config, weights, cache, start_R, fresh, step, slots)
+    step, cache, slots, chunk = carry
+    logits_RV, cache = _next_logits(config, weights, cache, slots)
     keys_R = jax.vmap(jax.random.fold_in)(slots.key_R, slots.length_R)
     tokens_R, logprobs_R = sample(logits_RV, keys_R, slots.sampling)
     live_R = ~slots.done_R
@@ -145,45 +140,25 @@ def decode_chunk(
       # The sampled token itself is not in the cache yet, hence the 1.
       done_R=slots.done_R | stopped_R | (length_R + 1 >= slots.limit_R),
     )
-    return step + 1, fresh, slots, chunk
+    return step + 1, cache, slots, chunk
 
-  _, fresh, slots, chunk = jax.lax.while_loop(unfinished, one_token, (0, fresh, slots, chunk))
-  return _append(cache, fresh, start_R, chunk.count_R), slots, chunk
-
-
-def _append(cache: Cache, fresh: Cache, start_R: jax.Array, count_R: jax.Array) -> Cache:
-  """Moves the first `count_R` entries of the chunk to where each slot's cache ended."""
-  rows, steps = jnp.arange(start_R.shape[0])[:, None], jnp.arange(fresh.v_RKSH[0].shape[2])
-  end = cache.v_RKSH[0].shape[2]
-  index_RC = jnp.where(steps < count_R[:, None], start_R[:, None] + steps, end)  # the end drops
-
-  def put_k(old_RKHS, new_RKHC):
-    return old_RKHS.at[rows, :, :, index_RC].set(jnp.moveaxis(new_RKHC, 3, 1), mode="drop")
-
-  def put_v(old_RKSH, new_RKCH):
-    return old_RKSH.at[rows, :, index_RC].set(jnp.moveaxis(new_RKCH, 2, 1), mode="drop")
-
-  return Cache(
-    tuple(map(put_k, cache.k_RKHS, fresh.k_RKHS)), tuple(map(put_v, cache.v_RKSH, fresh.v_RKSH))
-  )
+  _, cache, slots, chunk = jax.lax.while_loop(unfinished, one_token, (0, cache, slots, chunk))
+  return cache, slots, chunk
 
 
-def _next_logits(config, weights: EngineWeights, cache: Cache, start_R, fresh: Cache, step, slots):
-  """Logits f32[R, V] after each slot's last token, which becomes entry `step` of `fresh`."""
+def _next_logits(config, weights: EngineWeights, cache: Cache, slots: Slots):
+  """Logits f32[R, V] after each slot's last token, which enters the cache."""
   graph = nnx.graphdef(decoder.abstract(config).layers)
-  keys, values = list(fresh.k_RKHS), list(fresh.v_RKSH)
-  in_cache_RS = jnp.arange(cache.v_RKSH[0].shape[2]) < start_R[:, None]
-  num_steps = values[0].shape[2]
-  in_chunk_RC = jnp.broadcast_to(jnp.arange(num_steps) <= step, (start_R.shape[0], num_steps))
+  rows = jnp.arange(slots.token_R.shape[0])
+  keys, values = list(cache.k_RKHS), list(cache.v_RKSH)
   x_RD = weights.params["embed"]["table"][slots.token_R].astype(config.activation_dtype)
   by = rotation(slots.length_R, config.head_dim, config.rope_theta)
   for i, layer in enumerate(weights.layers):
 
     def attend(q_RNH, k_RKH, v_RKH, i=i):
-      keys[i] = keys[i].at[:, :, :, step].set(k_RKH)
-      values[i] = values[i].at[:, :, step].set(v_RKH)
-      old = KeyRange(cache.k_RKHS[i], cache.v_RKSH[i], in_cache_RS)
-      return decode_attention(q_RNH, old, KeyRange(keys[i], values[i], in_chunk_RC)), None
+      keys[i] = keys[i].at[rows, :, :, slots.length_R].set(k_RKH, mode="drop")
+      values[i] = values[i].at[rows, :, slots.length_R].set(v_RKH, mode="drop")
+      return decode_attention(q_RNH, keys[i], values[i], slots.length_R + 1), None
 
     x_RD, _ = nnx.merge(graph, layer)(x_RD, by, attend, config)
   hidden_RD = rms_norm(x_RD, weights.params["final_norm"]["scale"], config.norm_eps)

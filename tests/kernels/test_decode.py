@@ -5,26 +5,17 @@ import numpy as np
 import pytest
 from attention_cases import HEADS, by_loops, ids, qkv
 
-from ptjax.kernels.decode import KeyRange, decode_attention
+from ptjax.kernels.decode import decode_attention
 from ptjax.kernels.mask import MaskSpec, visible
 from ptjax.kernels.reference import reference
 
 LENGTHS = np.asarray([1, 5, 13, 8], np.int32)
 
 
-def attend(q, k, v, *, cuts=(), dtype=jnp.float32):
-  """The kernel over a cache [R, T, K, H] cut into ranges at the given indices."""
-  k_RKHS, v_RKSH = (
-    jnp.asarray(np.moveaxis(k, 1, 3), dtype),
-    jnp.asarray(np.moveaxis(v, 1, 2), dtype),
-  )
-  valid_RS = np.arange(k.shape[1]) < LENGTHS[:, None]
-  ends = (*cuts, k.shape[1])
-  ranges = [
-    KeyRange(k_RKHS[..., i:j], v_RKSH[:, :, i:j], valid_RS[:, i:j])
-    for i, j in zip((0, *cuts), ends, strict=True)
-  ]
-  return decode_attention(jnp.asarray(last(q), dtype), *ranges)
+def attend(q, k, v, dtype=jnp.float32):
+  """The kernel over a cache made of rows [R, T, K, H]."""
+  cache = np.moveaxis(k, 1, 3), np.moveaxis(v, 1, 2)
+  return decode_attention(*(jnp.asarray(x, dtype) for x in (last(q), *cache)), LENGTHS)
 
 
 def last(x_BTNH):
@@ -33,10 +24,9 @@ def last(x_BTNH):
 
 
 @pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("cuts", [(), (4,), (1, 9)])
-def test_equals_the_last_query_of_the_row(heads, cuts):
+def test_equals_the_last_query_of_the_row(heads):
   q, k, v = qkv(heads)
-  got = attend(q, k, v, cuts=cuts)
+  got = attend(q, k, v)
   packed = ids(tuple(((int(n), ()),) for n in LENGTHS))
   whole = reference(q, k, v, visible(MaskSpec(), *packed))
   np.testing.assert_allclose(got, last(np.asarray(whole)), rtol=0, atol=1e-6)
