@@ -118,6 +118,7 @@ def experiment_of(arguments: argparse.Namespace, seed: int) -> Experiment:
       prompts_per_step=4,
       group_size=8,
       advantages=arguments.advantages,
+      aggregation=arguments.aggregation,
     ),
     optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
   )
@@ -216,6 +217,7 @@ if __name__ == "__main__":
   )
   options.add_argument("--steps", type=int, default=24, help="at most [%(default)s]")
   options.add_argument("--advantages", default="grpo", help="estimator [%(default)s]")
+  options.add_argument("--aggregation", default="token_mean", help="of the loss [%(default)s]")
   options.add_argument("--decode-chunk", type=int, default=8, help="[%(default)s]")
   options.add_argument("--length", type=int, default=256, help="of a packed row [%(default)s]")
   options.add_argument("--rows", type=int, default=2, help="of a micro-batch [%(default)s]")

@@ -11,6 +11,7 @@ _COMPUTING = {
   "remat",
   "merge_rows",
   "ff_parts",
+  "out_first",
   "attention",
 }
 
@@ -42,6 +43,8 @@ class DecoderConfig:
     ff_parts: pieces of d_ff that are summed apart in the feed-forward layer's output product.
       One long chain of float32 sums puts SmolLM2's logits off by 1e-4 at its attention sink,
       two halves by 3e-5. With 1, a mesh that splits d_ff moves no piece between devices.
+    out_first: the weights of the blocks are stored [out, in] and multiply from the left. With few
+      rows XLA's CPU backend is a sixth faster so; the engine keeps its copy in this form.
     attention: implementation, a key of `kernels.attention.IMPLEMENTATIONS`.
   """
 
@@ -61,6 +64,7 @@ class DecoderConfig:
   remat: str = "dots"
   merge_rows: bool = False
   ff_parts: int = 2
+  out_first: bool = False
   attention: str = "blockwise"
 
   def __post_init__(self):

@@ -16,7 +16,7 @@ from flax import nnx
 from ptjax.kernels.attention import attention
 from ptjax.kernels.mask import MaskSpec
 from ptjax.models.config import DecoderConfig
-from ptjax.models.layers import Rotation, param, project, rms_norm, rope, rotation
+from ptjax.models.layers import Rotation, param, product, rms_norm, rope, rotation
 
 Params = dict[str, object]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -59,19 +59,15 @@ class Attention(nnx.Module):
 
   def qkv(self, x: jax.Array, by: Rotation, c: DecoderConfig):
     """x[..., D] to rotated queries [..., N, H], rotated keys and values [..., K, H]."""
-    lead = "BT"[: x.ndim - 1]
-    q, k, v = (
-      project(f"{lead}D,D{n}H->{lead}{n}H", x, w[...], c.matmul_dtype).astype(x.dtype)
-      for n, w in (("N", self.wq), ("K", self.wk), ("K", self.wv))
-    )
+    q, k, v = (product(x, w[...], c).astype(x.dtype) for w in (self.wq, self.wk, self.wv))
     return rope(q, by), rope(k, by), v
 
   def out(self, heads: jax.Array, c: DecoderConfig) -> jax.Array:
     """heads[..., N, H] back to the residual width."""
-    lead = "BT"[: heads.ndim - 2]
     # Merged by hand: an einsum over both axes makes XLA transpose the weights each time.
-    flat, wo = heads.reshape(*heads.shape[:-2], -1), self.wo[...].reshape(-1, c.d_model)
-    return project(f"{lead}F,FD->{lead}D", flat, wo, c.matmul_dtype).astype(heads.dtype)
+    flat = heads.reshape(*heads.shape[:-2], -1)
+    wo = self.wo[...].reshape((c.d_model, -1) if c.out_first else (-1, c.d_model))
+    return product(flat, wo, c).astype(heads.dtype)
 
 
 class GatedMlp(nnx.Module):
@@ -85,15 +81,14 @@ class GatedMlp(nnx.Module):
     self.w_down = param(rngs, (*lead, c.d_ff, c.d_model), (*first, "ff", "embed"), init)
 
   def __call__(self, x: jax.Array, c: DecoderConfig) -> jax.Array:
-    lead = "BT"[: x.ndim - 1]
-    gate = project(f"{lead}D,DF->{lead}F", x, self.w_gate[...], c.matmul_dtype)
-    up = project(f"{lead}D,DF->{lead}F", x, self.w_up[...], c.matmul_dtype)
+    gate, up = product(x, self.w_gate[...], c), product(x, self.w_up[...], c)
     hidden = (jax.nn.silu(gate) * up).astype(x.dtype)
     down = zip(
-      jnp.split(hidden, c.ff_parts, axis=-1), jnp.split(self.w_down[...], c.ff_parts), strict=True
+      jnp.split(hidden, c.ff_parts, axis=-1),
+      jnp.split(self.w_down[...], c.ff_parts, axis=-1 if c.out_first else 0),
+      strict=True,
     )
-    parts = [project(f"{lead}F,FD->{lead}D", h, w, c.matmul_dtype) for h, w in down]
-    return functools.reduce(operator.add, parts).astype(x.dtype)
+    return functools.reduce(operator.add, (product(h, w, c) for h, w in down)).astype(x.dtype)
 
 
 class Norm(nnx.Module):

@@ -3,15 +3,19 @@
 import jax
 import jax.numpy as jnp
 
+from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.models.layers import project
+from ptjax.models.layers import product, project
 
 
-def logits(params: Params, hidden_AD: jax.Array, dtype: str) -> jax.Array:
+def logits(params: Params, hidden_AD: jax.Array, c: DecoderConfig) -> jax.Array:
   """Next-token logits f32[A, V] from hidden states, tied or not."""
   if "lm_head" in params:
-    return project("AD,DV->AV", hidden_AD, params["lm_head"]["w"], dtype)
-  return project("AD,VD->AV", hidden_AD, params["embed"]["table"], dtype)
+    return product(hidden_AD, params["lm_head"]["w"], c)
+  table_VD = params["embed"]["table"]
+  if c.out_first:  # as the table always is
+    return product(hidden_AD, table_VD, c)
+  return project("AD,VD->AV", hidden_AD, table_VD, c.matmul_dtype)
 
 
 def init_value_head(d_model: int) -> dict[str, jax.Array]:

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ptjax.models.config import DecoderConfig
+
 
 def param(
   rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...], init: Callable
@@ -16,6 +18,33 @@ def param(
   if len(shape) != len(axes):
     raise ValueError(f"shape {shape} has {len(shape)} dimensions, axes {axes} name {len(axes)}")
   return nnx.Param(init(rngs.params(), shape, jnp.float32), axes=axes)
+
+
+def product(x: jax.Array, w: jax.Array, c: DecoderConfig) -> jax.Array:
+  """x[..., I] times w[I, *O], or w[*O, I] where the weights are stored `out_first`.
+
+  Returns:
+    f32[..., *O].
+  """
+  if c.out_first:
+    return _product_from_left(x, w, c.matmul_dtype)
+  lead, out = "BT"[: x.ndim - 1], "NH"[: w.ndim - 1]
+  return project(f"{lead}I,I{out}->{lead}{out}", x, w, c.matmul_dtype)
+
+
+def _product_from_left(x: jax.Array, w: jax.Array, dtype: str) -> jax.Array:
+  """W x^T. The barriers keep XLA from turning it back into x W^T, the slow form."""
+  rows = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).astype(dtype).T)
+  flat = jnp.matmul(
+    w.reshape(-1, w.shape[-1]).astype(dtype), rows, preferred_element_type=jnp.float32
+  )
+  return jax.lax.optimization_barrier(flat).T.reshape(*x.shape[:-1], *w.shape[:-1])
+
+
+def out_first(w: jax.Array, num_inputs: int = 1) -> jax.Array:
+  """w[*I, *O] as w[*O, *I], the form that `DecoderConfig.out_first` reads."""
+  axes = range(w.ndim)
+  return w.transpose(*axes[num_inputs:], *axes[:num_inputs])
 
 
 def project(spec: str, x: jax.Array, w: jax.Array, dtype: str) -> jax.Array:

@@ -123,7 +123,7 @@ def decode_chunk(
 
   def one_token(carry):
     step, cache, slots, chunk = carry
-    logits_RV, cache = _next_logits(config, weights, cache, slots)
+    logits_RV, cache = next_logits(config, weights, cache, slots.token_R, slots.length_R)
     keys_R = jax.vmap(jax.random.fold_in)(slots.key_R, slots.length_R)
     tokens_R, logprobs_R = sample(logits_RV, keys_R, slots.sampling)
     live_R = ~slots.done_R
@@ -146,21 +146,27 @@ def decode_chunk(
   return cache, slots, chunk
 
 
-def _next_logits(config, weights: EngineWeights, cache: Cache, slots: Slots):
-  """Logits f32[R, V] after each slot's last token, which enters the cache."""
+def next_logits(
+  config: DecoderConfig,
+  weights: EngineWeights,
+  cache: Cache,
+  token_R: jax.Array,
+  length_R: jax.Array,
+) -> tuple[jax.Array, Cache]:
+  """Logits f32[R, V] after each slot's last token, which enters the cache at `length_R`."""
   graph = nnx.graphdef(decoder.abstract(config).layers)
-  rows = jnp.arange(slots.token_R.shape[0])
+  rows = jnp.arange(token_R.shape[0])
   keys, values = list(cache.k_RKHS), list(cache.v_RKSH)
-  x_RD = weights.params["embed"]["table"][slots.token_R].astype(config.activation_dtype)
-  by = rotation(slots.length_R, config.head_dim, config.rope_theta)
+  x_RD = weights.decode["embed"]["table"][token_R].astype(config.activation_dtype)
+  by = rotation(length_R, config.head_dim, config.rope_theta)
   for i, layer in enumerate(weights.layers):
 
     def attend(q_RNH, k_RKH, v_RKH, i=i):
-      keys[i] = keys[i].at[rows, :, :, slots.length_R].set(k_RKH, mode="drop")
-      values[i] = values[i].at[rows, :, slots.length_R].set(v_RKH, mode="drop")
-      return decode_attention(q_RNH, keys[i], values[i], slots.length_R + 1), None
+      keys[i] = keys[i].at[rows, :, :, length_R].set(k_RKH, mode="drop")
+      values[i] = values[i].at[rows, :, length_R].set(v_RKH, mode="drop")
+      return decode_attention(q_RNH, keys[i], values[i], length_R + 1), None
 
     x_RD, _ = nnx.merge(graph, layer)(x_RD, by, attend, config)
-  hidden_RD = rms_norm(x_RD, weights.params["final_norm"]["scale"], config.norm_eps)
-  logits_RV = heads.logits(weights.params, hidden_RD, config.matmul_dtype)
+  hidden_RD = rms_norm(x_RD, weights.decode["final_norm"]["scale"], config.norm_eps)
+  logits_RV = heads.logits(weights.decode, hidden_RD, config)
   return logits_RV, Cache(tuple(keys), tuple(values))

@@ -20,7 +20,7 @@ from ptjax.models.decoder import Params
 from ptjax.rollout import decode
 from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
-from ptjax.rollout.weights import EngineWeights, engine_weights
+from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights
 
 _MIN_WIDTH = 8  # a CPU's vector and a TPU's sublanes: fewer rows cost the same
 _PREFILL_BATCH = 8
@@ -89,6 +89,7 @@ class Engine:
   def __init__(self, config: EngineConfig, model: DecoderConfig, tokenizer: Tokenizer | None):
     """A tokenizer is needed only by requests with stop strings."""
     self.config, self.model = config, model
+    self._decode_model = decode_config(model)
     self.stats = EngineStats()
     self._tokenizer = tokenizer
     self._scheduler = Scheduler(config.num_slots)
@@ -112,7 +113,7 @@ class Engine:
 
   def set_weights(self, params: Params, version: int) -> None:
     """Takes a new version; running requests go on under it (in-flight update)."""
-    self._weights = engine_weights(params, self.model.num_layers)
+    self._weights = engine_weights(params, self._decode_model)
     self._version = version
 
   def submit(self, request: Request) -> None:
@@ -162,7 +163,7 @@ class Engine:
     if self.idle:
       return []
     self._cache, slots, chunk = decode.decode_chunk(
-      self.model, self.config.decode_chunk, self._weights, self._cache, self._device_slots()
+      self._decode_model, self.config.decode_chunk, self._weights, self._cache, self._device_slots()
     )
     token, length, done, (tokens, logprobs, counts) = jax.device_get(
       (slots.token_R, slots.length_R, slots.done_R, chunk)

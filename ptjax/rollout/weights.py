@@ -1,31 +1,63 @@
 """The trainer's parameters in the form that the decode loop reads fastest."""
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
 import jax
 
+from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
+from ptjax.models.layers import out_first
+
+_INPUT_AXES = {"wo": 2}  # [heads, head, embed]; all other weights have one
 
 
 class EngineWeights(NamedTuple):
-  """One version of the policy, for decoding.
+  """One version of the policy, for prefill and for decoding.
 
   Attributes:
     params: the trainer's arrays themselves (shared, not copied).
+    decode: embedding, final norm and head, for the configuration that decodes.
     layers: the block parameters cut into one tree a layer: a slice of the stacked
       arrays inside the decode loop would be copied at every token.
   """
 
   params: Params
+  decode: Params
   layers: tuple[Params, ...]
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _cut(stacked: Params, num_layers: int) -> tuple[Params, ...]:
-  return tuple(jax.tree.map(lambda x: x[i], stacked) for i in range(num_layers))  # noqa: B023
+def decode_config(model: DecoderConfig) -> DecoderConfig:
+  """How the model computes one token a row.
+
+  The pieces of `ff_parts` would be copied out of the weights at every token. They matter at
+  the first position of a sequence, which prefill computes.
+  """
+  return dataclasses.replace(model, ff_parts=1, out_first=jax.default_backend() == "cpu")
 
 
-def engine_weights(params: Params, num_layers: int) -> EngineWeights:
-  """Prepares `params` for the engine; call once for each new version of the policy."""
-  return EngineWeights(params, _cut(params["layers"], num_layers))
+@functools.partial(jax.jit, static_argnums=0)
+def _turned(model: DecoderConfig, params: Params) -> tuple[Params, tuple[Params, ...]]:
+  layers = params["layers"]
+  cut = tuple(jax.tree.map(lambda x: x[i], layers) for i in range(model.num_layers))  # noqa: B023
+  rest = {name: part for name, part in params.items() if name == "lm_head"}
+  if not model.out_first:
+    return rest, cut
+
+  def turn(path, w):
+    return w if w.ndim == 1 else out_first(w, _INPUT_AXES.get(path[-1].key, 1))
+
+  return jax.tree_util.tree_map_with_path(turn, (rest, cut))
+
+
+def engine_weights(params: Params, model: DecoderConfig) -> EngineWeights:
+  """Prepares `params` for the engine; call once for each new version of the policy.
+
+  Args:
+    params: of the trainer.
+    model: the configuration that decodes.
+  """
+  head, layers = _turned(model, params)
+  shared = {name: params[name] for name in ("embed", "final_norm")}
+  return EngineWeights(params, shared | head, layers)

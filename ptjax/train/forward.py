@@ -43,7 +43,7 @@ def action_logprobs(
 
   def some(hidden_BCD, target_BC):
     flat_AD = hidden_BCD.reshape(-1, model.d_model)
-    logits = heads.logits(params, flat_AD, model.matmul_dtype)
+    logits = heads.logits(params, flat_AD, model)
     logits = logits.reshape(*target_BC.shape, -1)
     if sampling.filtered:
       logits = jnp.where(support(logits, target_BC, sampling), logits, -jnp.inf)

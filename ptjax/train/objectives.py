@@ -45,7 +45,7 @@ class PolicyObjective:
   kl_coef: float = 0.0
   kl_estimator: Literal["k2", "k3"] = "k2"
   entropy_coef: float = 0.0
-  logit_chunk: int = 64
+  logit_chunk: int = 256
 
   def __post_init__(self):
     if not 0 < self.clip_low < 1 or not self.clip_high > 0:

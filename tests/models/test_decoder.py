@@ -37,7 +37,7 @@ def hidden(config, params, packed):
 def loss_and_grads(config, params, packed):
   def loss(params):
     hidden_BTD = decoder.bind(config, params)(packed)
-    logits = heads.logits(params, hidden_BTD.reshape(-1, config.d_model), config.matmul_dtype)
+    logits = heads.logits(params, hidden_BTD.reshape(-1, config.d_model), config)
     logprobs = jax.nn.log_softmax(logits)
     return -jnp.mean(logprobs[jnp.arange(len(logits)), packed.tokens_BT.reshape(-1)])
 
@@ -109,7 +109,7 @@ def alone(item, temperature=1.0):
   """Log-probs of the actions from a forward pass over this trajectory and nothing else."""
   # Zeros behind it, to compile once: the past sees no future.
   packed = one_document(np.pad(item.tokens, (0, 16 - len(item.tokens)))[None])
-  logits_TV = heads.logits(PARAMS, hidden(TINY, PARAMS, packed)[0], "float32")
+  logits_TV = heads.logits(PARAMS, hidden(TINY, PARAMS, packed)[0], TINY)
   logprobs_TV = jax.nn.log_softmax(logits_TV / temperature)
   at = np.flatnonzero(item.action_mask)
   return np.asarray(logprobs_TV)[at - 1, item.tokens[at]]
@@ -175,7 +175,7 @@ def test_logits_are_products_with_the_table(tied):
   params = decoder.init_params(config, jax.random.key(1))
   hidden_AD = jax.random.normal(jax.random.key(2), (3, TINY.d_model))
   table_VD = params["embed"]["table"] if tied else params["lm_head"]["w"].T
-  got = heads.logits(params, hidden_AD, "float32")
+  got = heads.logits(params, hidden_AD, config)
   np.testing.assert_allclose(got, hidden_AD @ table_VD.T, rtol=1e-5, atol=1e-5)
   assert ("lm_head" in params) == (not tied)
 

@@ -1,12 +1,18 @@
 """Products in low precision, the norm by hand, the rotary embedding as complex numbers."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ptjax.models.layers import project, rms_norm, rope, rotation
+from ptjax.models.config import DecoderConfig
+from ptjax.models.layers import out_first, product, project, rms_norm, rope, rotation
 
+SHAPE = DecoderConfig(
+  vocab_size=8, d_model=4, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=4, d_ff=4
+)
 SPECS = {
   "BTD,DNH->BTNH": ((2, 3, 16), (16, 4, 8)),
   "BTNH,NHD->BTD": ((2, 3, 4, 8), (4, 8, 16)),
@@ -44,6 +50,28 @@ def test_project_reads_its_operands_in_dtype(spec, dtype):
   for got, expected in zip((out, *pull(jnp.asarray(bar))), want, strict=True):
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lead", [(5,), (2, 3)])
+@pytest.mark.parametrize("outputs", [(24,), (4, 6)])
+def test_product_from_either_side(lead, outputs, dtype):
+  rng = np.random.default_rng(2)
+  x = rng.normal(size=(*lead, 16)).astype(np.float32)
+  w = rng.normal(size=(16, *outputs)).astype(np.float32)
+  right = dataclasses.replace(SHAPE, matmul_dtype=dtype)
+  left = dataclasses.replace(right, out_first=True)
+  keep = narrowed if dtype == "bfloat16" else np.asarray
+  want = np.tensordot(keep(x).astype(np.float64), keep(w).astype(np.float64), 1)
+  for got in (product(x, w, right), product(x, out_first(jnp.asarray(w)), left)):
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_out_first_of_two_input_axes():
+  w = jnp.arange(24).reshape(2, 3, 4)
+  np.testing.assert_array_equal(out_first(w, 2), np.moveaxis(np.asarray(w), -1, 0))
+  np.testing.assert_array_equal(out_first(w), np.moveaxis(np.asarray(w), 0, -1))
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -25,7 +25,7 @@ def forward(config, params, tokens_BT):
   positions_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
   ones, zeros = jnp.ones_like(tokens_BT), jnp.zeros_like(tokens_BT)
   hidden_BTD = bind(config, params)(Packed(tokens_BT, positions_BT, ones, zeros))
-  return jnp.stack([logits(params, hidden_AD, "float32") for hidden_AD in hidden_BTD])
+  return jnp.stack([logits(params, hidden_AD, config) for hidden_AD in hidden_BTD])
 
 
 def test_imported_tree_is_the_decoders(smollm2):

@@ -1,5 +1,6 @@
 """The engine samples from the decoder's own distribution: greedy, scored, and sharded."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,8 +12,10 @@ from rollout_cases import MODEL, SAMPLINGS, engine, mixed_requests, request
 from ptjax.core.types import Outcome, Trajectory
 from ptjax.experience.packing import PackConfig, pack
 from ptjax.models import decoder, heads
+from ptjax.rollout import decode
 from ptjax.rollout.engine import generate
 from ptjax.rollout.sampling import SamplingConfig
+from ptjax.rollout.weights import engine_weights
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
 from ptjax.train.forward import action_logprobs
@@ -28,7 +31,7 @@ def next_logits(params, tokens_T, length):
   real = (index < length).astype(jnp.int32)
   packed = decoder.Packed(tokens_T[None], index, real, jnp.zeros_like(real))
   hidden_TD = decoder.bind(MODEL, params)(packed)[0]
-  return heads.logits(params, hidden_TD[length - 1][None], "float32")[0]
+  return heads.logits(params, hidden_TD[length - 1][None], MODEL)[0]
 
 
 @pytest.mark.parametrize("prompt_length", [1, 5, 9, 33])
@@ -40,6 +43,28 @@ def test_greedy_equals_an_uncached_argmax_loop(weights, prompt_length):
   for at in range(prompt_length, prompt_length + 12):
     tokens_T[at] = int(jnp.argmax(next_logits(weights, tokens_T, at)))
   np.testing.assert_array_equal(done.tokens, tokens_T[prompt_length : prompt_length + 12])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_of_either_form_decode_alike(tied):
+  """One decode step from the first token on, against the forward pass without a cache."""
+  model = dataclasses.replace(MODEL, tie_embeddings=tied)
+  params = decoder.init_params(model, jax.random.key(7))
+  tokens_R, rows = jnp.asarray([5, 250, 17]), 3
+  index_RT = jnp.zeros((rows, 1), jnp.int32)
+  packed = decoder.Packed(tokens_R[:, None], index_RT, index_RT + 1, index_RT)
+  hidden_RTD = decoder.bind(model, params)(packed)
+  want_RV = heads.logits(params, hidden_RTD[:, 0], model)
+  for out_first in (False, True):
+    form = dataclasses.replace(model, ff_parts=1, out_first=out_first)
+    got_RV, _ = decode.next_logits(
+      form,
+      engine_weights(params, form),
+      decode.empty_cache(form, rows, 8),
+      tokens_R,
+      jnp.zeros(rows, jnp.int32),
+    )
+    np.testing.assert_allclose(got_RV, want_RV, rtol=1e-5, atol=1e-5)
 
 
 def trajectories(requests, done):
