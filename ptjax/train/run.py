@@ -10,7 +10,7 @@ import jax
 
 from ptjax.checkpoint.manager import Checkpoints, check_model
 from ptjax.core.config import config_hash
-from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize
+from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize, write_jsonl
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
@@ -105,8 +105,12 @@ class RunLog:
     """
     self._trajectories = workdir / "trajectories.jsonl"
     self._evals = workdir / "eval.jsonl"
-    drop_from_step(self._trajectories, next_step)
     self._done = {record["when"] for record in drop_from_step(self._evals, next_step)}
+    # An evaluation writes its samples first: where a kill came in between, it runs again.
+    samples = drop_from_step(self._trajectories, next_step)
+    written = [r for r in samples if r["phase"] == "train" or r["phase"] in self._done]
+    if len(written) < len(samples):
+      write_jsonl(self._trajectories, written)
 
   def has(self, when: str) -> bool:
     """Whether an evaluation is already written."""
