@@ -8,48 +8,17 @@ Compared, in the same run, with what needs no pool: `bwrap ... python3 -c` for e
 
 import argparse
 import asyncio
-import itertools
 import os
-import statistics
 import subprocess
-import time
-from collections.abc import Awaitable, Callable
 
 from sandbox_runner import Pool, PoolConfig, Request, detect_backends
 from sandbox_runner.backends.bwrap import find_python
+from sandbox_runner.bench import HEADER, measure, row
 from sandbox_runner.images import ensure_host_image
 
 PROGRAM = "print(1 + 1)"
 SNIPPET = Request(("python3", "-c", PROGRAM))
 PATHS = {"python, fork": True, "python, exec": False}
-
-
-async def measure(
-  run: Callable[[], Awaitable[None]], seconds: float, size: int
-) -> tuple[float, list[float]]:
-  """(runs per second with `size` at a time, sorted seconds of each run with one at a time)."""
-  latencies = []
-  end = time.perf_counter() + seconds
-  while time.perf_counter() < end or len(latencies) < 3:
-    started = time.perf_counter()
-    await run()
-    latencies.append(time.perf_counter() - started)
-  done = itertools.count()
-  started = time.perf_counter()
-
-  async def worker() -> None:
-    while time.perf_counter() - started < seconds:
-      await run()
-      next(done)
-
-  await asyncio.gather(*(worker() for _ in range(size)))
-  return next(done) / (time.perf_counter() - started), sorted(latencies)
-
-
-def row(name: str, rate: float, latencies: list[float]) -> str:
-  p50 = statistics.median(latencies) * 1e3
-  p99 = latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))] * 1e3
-  return f"{name:36}{rate:12.1f}{p50:12.2f}{p99:12.2f}{len(latencies):8d}"
 
 
 async def command(*argv: str) -> None:
@@ -103,7 +72,7 @@ async def main(arguments: argparse.Namespace) -> None:
   seconds, size = arguments.seconds, arguments.size
   load = os.getloadavg()[0]
   print(f"{os.cpu_count()} cores, load {load:.1f} before the run, {size} at a time for the rate")
-  print(f"{'':36}{'runs/s':>12}{'p50 ms':>12}{'p99 ms':>12}{'n':>8}")
+  print(HEADER)
   available = {s.name: s for s in detect_backends() if s.available}
   if "bwrap" in available:
     for line in await pool_rows(PoolConfig("bwrap", size), seconds):

@@ -2,11 +2,13 @@
 
 chain_sum of 2 terms with 1 digit; 4 prompts x 8 samples of up to 24 tokens a step, temperature
 1, no KL, learning rate 2e-5 after 2 steps of warm-up; reward 0.3 for a bare number + 0.7 for
-the right one. Reached is the mean accuracy of the sampled answers over the last 3 steps >= 80%,
-within 24 steps. The clock starts when the weights are loaded. Each seed compiles everything
-anew; the time is given with and without that.
+the right one. Advantages are not divided by the standard deviation of their group (Dr. GRPO):
+where all answers of a group are wrong, that division makes as much of a bare guess as of a right
+answer elsewhere, and some seeds then learn to guess; `--advantages grpo` divides. Reached is the
+mean accuracy of the sampled answers over the last 3 steps >= 80%. The clock starts when the
+weights are loaded. Each seed compiles everything anew; the time is given with and without that.
 
-    python -m benchmarks.time_to_quality [--seeds 0,1,2] [--steps 24] [--json FILE]
+    python -m benchmarks.time_to_quality [--seeds 0,1,2] [--steps 40] [--json FILE]
 """
 
 import argparse
@@ -215,8 +217,8 @@ if __name__ == "__main__":
     default=(0, 1, 2),
     help="comma-separated [0,1,2]",
   )
-  options.add_argument("--steps", type=int, default=24, help="at most [%(default)s]")
-  options.add_argument("--advantages", default="grpo", help="estimator [%(default)s]")
+  options.add_argument("--steps", type=int, default=40, help="at most [%(default)s]")
+  options.add_argument("--advantages", default="dr_grpo", help="estimator [%(default)s]")
   options.add_argument("--aggregation", default="token_mean", help="of the loss [%(default)s]")
   options.add_argument("--decode-chunk", type=int, default=8, help="[%(default)s]")
   options.add_argument("--length", type=int, default=256, help="of a packed row [%(default)s]")

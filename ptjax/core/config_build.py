@@ -16,7 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import ml_collections
 
@@ -66,7 +66,7 @@ def build(cls: type[T], tree: Any, path: str = "config", base: T | None = None) 
     tree = plain(tree)
   if not isinstance(tree, Mapping):
     raise _mismatch(tree, cls, path, f"set its keys one by one: --{path}.KEY=VALUE")
-  fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+  fields = {f.name: f for f in dataclasses.fields(cast(Any, cls)) if f.init}
   for key, value in tree.items():
     if key not in fields:
       fix = suggest(str(key), fields, prefix=f"{path}.")

@@ -23,7 +23,7 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gin
 
@@ -106,7 +106,10 @@ def _maker(cls: type) -> Callable[..., Bound]:
           node[name] = inner
     return node
 
-  return gin.external_configurable(make, name=cls.__qualname__, module=cls.__module__)
+  return cast(
+    Callable[..., Bound],
+    gin.external_configurable(make, name=cls.__qualname__, module=cls.__module__),
+  )
 
 
 def _selector(cls: type) -> str:

@@ -57,7 +57,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Array = jax.Array | np.ndarray | np.generic | float | int
+Array = Any  # a device array or tracer, a numpy array or scalar, or a Python number
 
 PERF_PREFIX = "perf/"
 
@@ -226,7 +226,8 @@ def merge(*parts: Mapping[str, Metric]) -> dict[str, Metric]:
   merged: dict[str, Metric] = {}
   for part in parts:
     for name, metric in part.items():
-      merged[name] = merged[name].merge(metric) if name in merged else metric
+      earlier: Any = merged.get(name)  # of the same kind
+      merged[name] = metric if earlier is None else earlier.merge(metric)
   return merged
 
 

@@ -11,7 +11,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 import jinja2.ext
@@ -29,7 +29,7 @@ _TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError
 class _GenerationTag(jinja2.ext.Extension):
   """`{% generation %}...{% endgeneration %}` marks the assistant's text; it renders its body."""
 
-  tags = frozenset({"generation"})
+  tags = {"generation"}  # noqa: RUF012  as the base class declares it
 
   def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
     next(parser.stream)
@@ -53,7 +53,7 @@ def _compile(source: str) -> jinja2.Template:
     trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
   )
   environment.filters["tojson"] = _tojson
-  environment.globals["raise_exception"] = _raise_exception
+  cast(dict[str, Any], environment.globals)["raise_exception"] = _raise_exception
   try:
     return environment.from_string(source)
   except jinja2.TemplateSyntaxError as error:
@@ -169,9 +169,10 @@ class ChatTemplate:
     """
     pattern, special = self.tokenizer.special_pattern, self.tokenizer.special_tokens
     texts = _strings([messages, tools])
-    if refuse_control_text and (found := [t for t in texts if pattern.search(t)]):
-      raise ValueError(f"control token {pattern.search(found[0])[0]!r} in the text {found[0]!r}; "
-                       "remove it")  # fmt: skip
+    if refuse_control_text:
+      for text in texts:
+        if found := pattern.search(text):
+          raise ValueError(f"control token {found[0]!r} in the text {text!r}; remove it")
     everything = "".join(texts)
     mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in everything)
 

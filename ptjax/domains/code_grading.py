@@ -20,7 +20,7 @@ _CANDIDATE_MEMORY = 0.5
 
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _ONLY_FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*\n[^`]*```\s*", re.DOTALL)
-_DRIVER = importlib.resources.files(__package__).joinpath("guest_driver.py").read_bytes()
+_DRIVER = importlib.resources.files("ptjax.domains").joinpath("guest_driver.py").read_bytes()
 
 
 def extract_code(response: str) -> str:

@@ -29,7 +29,7 @@ def is_plain(value) -> bool:
 
 def run_calls(source: str, function: str, calls: list, report) -> None:
   """Writes "loaded", then a JSON line a call: [value], or [] where it raised or is not plain."""
-  namespace = {"__name__": "candidate"}
+  namespace: dict = {"__name__": "candidate"}
   exec(compile(source, "candidate.py", "exec"), namespace)
   report.write("loaded\n")
   report.flush()

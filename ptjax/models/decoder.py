@@ -7,7 +7,7 @@ scans over it, so that compile time does not grow with depth.
 import functools
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from ptjax.kernels.mask import MaskSpec
 from ptjax.models.config import DecoderConfig
 from ptjax.models.layers import Rotation, param, product, rms_norm, rope, rotation
 
-Params = dict[str, object]  # nested dict of arrays, the layout of `Decoder`
+Params = dict[str, Any]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
 
 
@@ -160,7 +160,7 @@ class Decoder(nnx.Module):
     mask_spec: MaskSpec = _CAUSAL,
     constrain: Constrain = unconstrained,
     keep_kv: bool = False,
-  ):
+  ) -> Any:
     """Hidden states hidden_BTD; with `keep_kv` also the rotated keys and values LBTKH."""
     c = self.config
     graph, layers = nnx.split(self.layers)

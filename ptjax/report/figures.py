@@ -7,7 +7,7 @@ picture serves a light and a dark page. The page asks for a figure only where th
 import io
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ptjax.report.run import PassRate, Run, Series, pooled
 
@@ -15,8 +15,14 @@ if TYPE_CHECKING:
   from matplotlib.axes import Axes
   from matplotlib.figure import Figure
 
-Row = tuple[str, PassRate | None, PassRate | None]
-"""A domain, and its held-out pass rate before and after."""
+
+class Row(NamedTuple):
+  """A domain, and its held-out pass rate before and after."""
+
+  name: str
+  before: PassRate | None
+  after: PassRate | None
+
 
 # name: (on light paper, on dark paper)
 PALETTE = {
@@ -129,9 +135,12 @@ def legend_above(axes: "Axes", columns: int):
 
 def draw_pass_rates(axes: "Axes", rows: Sequence[Row]):
   """Dots and 95% intervals of held-out pass rates: hollow before, filled after."""
-  sides = (("before", 1, -0.17, MUTED, PAPER), ("after", 2, 0.17, SERIES[0], SERIES[0]))
-  for label, column, offset, color, fill in sides:
-    measured = [(y + offset, row[column]) for y, row in enumerate(rows) if row[column] is not None]
+  before, after = [row.before for row in rows], [row.after for row in rows]
+  sides = (
+    ("before", before, -0.17, MUTED, PAPER), ("after", after, 0.17, SERIES[0], SERIES[0]),
+  )  # fmt: skip
+  for label, rates, offset, color, fill in sides:
+    measured = [(y + offset, rate) for y, rate in enumerate(rates) if rate is not None]
     for y, rate in measured:
       low, high = rate.interval
       axes.plot([100 * low, 100 * high], [y, y], color=color, linewidth=2.2)
@@ -144,7 +153,7 @@ def draw_pass_rates(axes: "Axes", rows: Sequence[Row]):
         markersize=7, color=color, markerfacecolor=fill, markeredgewidth=1.6, zorder=3,
       )  # fmt: skip
   legend_above(axes, 2)
-  axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+  axes.set_yticks(range(len(rows)), [row.name for row in rows])
   axes.tick_params(axis="y", labelcolor=INK, labelsize=10)
   axes.set_ylim(len(rows) - 0.5, -0.5)
   axes.set_xlim(-1, 101)
@@ -157,10 +166,10 @@ def pass_rate_rows(run: Run) -> list[Row]:
   """(label, before, after) by domain, preceded by all together when there are several."""
   before, after = run.pass_rates("before"), run.pass_rates("after")
   domains = [name for name in run.domains if name in before or name in after]
-  rows = [(name, before.get(name), after.get(name)) for name in domains]
+  rows = [Row(name, before.get(name), after.get(name)) for name in domains]
   if len(rows) > 1:
     together = [pooled(rates.values()) if rates else None for rates in (before, after)]
-    rows = [("all together", together[0], together[1]), *rows]
+    rows = [Row("all together", *together), *rows]
   return rows
 
 
@@ -168,7 +177,11 @@ def lowest(rows: Sequence[Row], count: int) -> Sequence[Row]:
   """The total and the `count` domains of the lowest rate after (else before), if not all fit."""
   if len(rows) <= count + 1:
     return rows
-  return [rows[0], *sorted(rows[1:], key=lambda row: (row[2] or row[1]).rate)[:count]]
+
+  def latest(row: Row) -> float:
+    return next(rate for rate in (row.after, row.before) if rate).rate
+
+  return [rows[0], *sorted(rows[1:], key=latest)[:count]]
 
 
 def draw_rewards(axes: "Axes", run: Run):

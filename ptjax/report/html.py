@@ -53,11 +53,12 @@ def write_picture(workdir: str | os.PathLike, path: str | os.PathLike) -> Path:
   """
   import matplotlib as mpl
   from matplotlib.figure import Figure
+  from matplotlib.layout_engine import ConstrainedLayoutEngine
 
   run = load_run(workdir)
   with mpl.rc_context({**figures.STYLE, "font.size": 9.5}):
-    figure = Figure(figsize=(12, 4.2), layout="constrained", facecolor=figures.PAPER)
-    figure.get_layout_engine().set(wspace=0.08, w_pad=0.12, h_pad=0.12)
+    layout = ConstrainedLayoutEngine(wspace=0.08, w_pad=0.12, h_pad=0.12)
+    figure = Figure(figsize=(12, 4.2), layout=layout, facecolor=figures.PAPER)
     figures.draw_picture(figure, run)
     figure.savefig(path, format="png", dpi=200, metadata={"Software": None})
   return Path(path)

@@ -71,7 +71,7 @@ def before_and_after(run: Run) -> Markup:
   blocks = []
   for domain in run.domains[:DOMAINS_SHOWN]:
     for before, after in paired(run, domain):
-      prompt = (before or after)["prompt"]
+      prompt = next(record for record in (before, after) if record)["prompt"]
       blocks.append(
         el(
           "article",

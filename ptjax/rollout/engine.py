@@ -159,7 +159,7 @@ class Engine:
     """Fills free slots, decodes one chunk, and returns the requests that ended."""
     if self._weights is None:
       raise ValueError("the engine has no weights; call set_weights first")
-    self._fill_slots()
+    self._fill_slots(self._weights.params)
     if self.idle:
       return []
     self._cache, slots, chunk = decode.decode_chunk(
@@ -190,7 +190,7 @@ class Engine:
         self._done[slot] = True
     return finished
 
-  def _fill_slots(self) -> None:
+  def _fill_slots(self, params: Params) -> None:
     """Admits waiting requests; requests with one prompt share one prefill."""
     by_prompt: dict[bytes, list[tuple[int, Request]]] = {}
     for slot, request in self._scheduler.admit(self._tokenizer):
@@ -209,7 +209,7 @@ class Engine:
       start = 0
       while start < len(prompts):
         size = self.config.prefill_batch(len(prompts) - start)
-        self._prefill(length, prompts[start : start + size], size)
+        self._prefill(params, length, prompts[start : start + size], size)
         start += size
 
   def _fit_rows(self) -> None:
@@ -229,7 +229,9 @@ class Engine:
     """The row of the cache that each slot has, for those that have one."""
     return {slot: row for row, slot in enumerate(self._rows.tolist())}
 
-  def _prefill(self, length: int, prompts: list[tuple[np.ndarray, list[int]]], size: int) -> None:
+  def _prefill(
+    self, params: Params, length: int, prompts: list[tuple[np.ndarray, list[int]]], size: int
+  ) -> None:
     """Runs up to `size` prompts, each for its slots, in one program of that size."""
     tokens_PT = np.zeros((size, length), np.int32)
     source_R = np.zeros(len(self._rows), np.int32)
@@ -239,7 +241,7 @@ class Engine:
       own_R = np.isin(self._rows, slots)
       source_R[own_R], take_R = i, take_R | own_R
       self.stats.prefill_tokens += len(prompt)
-    kv = decode.prefill(self.model, self._weights.params, tokens_PT)
+    kv = decode.prefill(self.model, params, tokens_PT)
     self._cache = decode.insert(self._cache, kv, source_R, take_R)
 
   def _set_slot(self, slot: int, request: Request) -> None:

@@ -73,7 +73,10 @@ class Running:
     self.tokens: list[int] = []
     self.logprobs: list[float] = []
     self.versions: list[int] = []
-    self._matcher = StopMatcher(tokenizer, request.stop_strings) if request.stop_strings else None
+    self._matcher = None
+    if request.stop_strings:
+      assert tokenizer is not None  # the engine has refused such a request
+      self._matcher = StopMatcher(tokenizer, request.stop_strings)
 
   def extend(self, tokens, logprobs, version: int) -> FinishReason | None:
     """Appends a chunk up to where the request ends; says why it ended, if it did."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -42,7 +43,7 @@ class Batch:
   def take(self, keep: Sequence[int]) -> "Batch":
     """The batch of some of the trajectories."""
 
-    def some(values):
+    def some(values: Any) -> Any:
       return None if values is None else [values[i] for i in keep]
 
     return Batch(**{f.name: some(getattr(self, f.name)) for f in dataclasses.fields(self)})
@@ -170,6 +171,8 @@ def value_batches(
   batch: Batch, config: RLConfig, packing: PackConfig, max_new_tokens: int
 ) -> list[ValueBatch]:
   """Micro-batches of one critic update."""
+  if batch.returns is None or batch.old_values is None:
+    raise ValueError("a critic's batch needs returns and old values")
   packed = pack(batch.trajectories, packing)
   whole = ValueBatch(
     rows=packed.rows,

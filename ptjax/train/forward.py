@@ -17,9 +17,8 @@ def action_states(
   model: DecoderConfig, params: Params, rows: Rows, constrain: Constrain = unconstrained
 ) -> jax.Array:
   """hidden_BAD: the final state before each action; the state of index 0 at unused slots."""
-  packed = decoder.Packed(
-    rows.tokens_BT, rows.positions_BT, rows.segment_ids_BT, rows.branch_ids_BT
-  )
+  ids = rows.tokens_BT, rows.positions_BT, rows.segment_ids_BT, rows.branch_ids_BT
+  packed = decoder.Packed(*map(jnp.asarray, ids))
   hidden_BTD = decoder.bind(model, params)(packed, constrain=constrain)
   return jnp.take_along_axis(hidden_BTD, rows.predictor_BA[:, :, None], axis=1)
 

@@ -105,7 +105,7 @@ def _accumulate(loss, params, grads, batch):
 
 def _apply(optimizer, state: TrainState, grads):
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, updates)
+  params: Any = optax.apply_updates(state.params, updates)
   return TrainState(params, opt_state, state.updates + 1), optax.tree.norm(grads)
 
 

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Literal, NamedTuple
 
 import jax
+import numpy as np
 
 from ptjax.algos.aggregate import weighted_sum
 from ptjax.algos.correction import mismatch_tokens
@@ -21,6 +22,8 @@ from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.train.forward import action_logprobs, action_values
+
+Array = jax.Array | np.ndarray  # NumPy until it is placed on the mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,20 +79,20 @@ class PolicyBatch(NamedTuple):
   """
 
   rows: Rows
-  weights_BA: jax.Array
-  advantages_BA: jax.Array
-  behavior_BA: jax.Array
-  old_BA: jax.Array | None
-  reference_BA: jax.Array | None
+  weights_BA: Array
+  advantages_BA: Array
+  behavior_BA: Array
+  old_BA: Array | None
+  reference_BA: Array | None
 
 
 class ValueBatch(NamedTuple):
   """One micro-batch of the critic: returns to predict, and its values before the update."""
 
   rows: Rows
-  weights_BA: jax.Array
-  returns_BA: jax.Array
-  old_values_BA: jax.Array
+  weights_BA: Array
+  returns_BA: Array
+  old_values_BA: Array
 
 
 def policy_loss(

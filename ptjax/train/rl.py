@@ -15,7 +15,6 @@ from ptjax.experience.mixture import Mixture, task_seed
 from ptjax.train import batch as batches
 from ptjax.train.batch import Batch
 from ptjax.train.contract import check_contract
-from ptjax.train.experiment import GAE
 from ptjax.train.networks import TrainState
 from ptjax.train.session import Session
 from ptjax.train.telemetry import Stopwatch, batch_metrics, kl_metric, rollout_metrics
@@ -111,7 +110,7 @@ def prepare(
   old = None
   if check_now or not e.rl.single_update:
     old = session.logprobs(state.policy.params, trajectories)
-  if check_now:
+  if check_now and old is not None:
     metrics["mismatch/max_gap"] = check_contract(
       trajectories, old, e.rl.contract_tolerance, session.template.tokenizer
     )
@@ -123,9 +122,9 @@ def prepare(
     metrics["policy/kl"] = kl_metric(some, scores)
     reference = scores if e.rl.objective.kl_coef else None
   values, returns = None, None
-  if e.rl.advantages == GAE:
-    values = session.values(state.critic.params, trajectories)
-    advantages, returns = batches.critic_advantages(trajectories, values, e.critic)
+  if session.critic is not None and state.critic is not None:
+    values = session.values(session.critic, state.critic.params, trajectories)
+    advantages, returns = batches.critic_advantages(trajectories, values, session.critic.config)
     advantages = batches.whiten(advantages)
   else:
     advantages = batches.group_advantages(trajectories, e.rl.advantages)
@@ -154,10 +153,10 @@ def update(
     return policy, critic, metrics
   for _ in range(e.rl.epochs):
     for part in batches.minibatches(batch, e.rl):
-      if session.critic is not None:
+      if session.critic is not None and critic is not None:
         rows = batches.value_batches(part, e.rl, e.pack, e.policy.max_new_tokens)
-        placed = (session.critic_layout.place_rows(r) for r in rows)
-        critic, more = session.critic.update(critic, placed)
+        placed = (session.critic.layout.place_rows(r) for r in rows)
+        critic, more = session.critic.trainer.update(critic, placed)
         metrics |= _named(more, "critic")
       if e.critic is not None and state.step < e.critic.warmup_steps:
         continue

@@ -183,7 +183,7 @@ def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
 
 def _model_record(session: Session) -> dict[str, Any]:
   """What must agree between a checkpoint and the run that goes on from it."""
-  critic = session.critic_model
+  critic = session.critic.model if session.critic else None
   return session.model.identity() | {
     "start": session.model_hash,
     "critic": None if critic is None else critic.identity(),

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,11 +24,21 @@ from ptjax.models.importer import load_pretrained
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
 from ptjax.train.batch import PerAction, packed_micro_batches
-from ptjax.train.experiment import Experiment
+from ptjax.train.experiment import CriticConfig, Experiment
 from ptjax.train.forward import action_logprobs, action_values
 from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
 from ptjax.train.objectives import critic_loss, policy_loss
 from sandbox_runner import Pool, PoolConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic:
+  """The critic's trainer, where it lives, and the shape of its trunk."""
+
+  config: CriticConfig
+  trainer: Trainer
+  layout: Layout
+  model: DecoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +54,8 @@ class Session:
     services: the sandbox pool, where a domain needs one.
     engine: the sampler.
     policy: trains the policy.
-    critic: trains the critic; None without one.
     policy_layout: where the policy lives.
-    critic_layout: where the critic lives.
-    critic_model: shape of the critic's trunk.
+    critic: the live parts of the critic; None without one.
     start: the weights that the run starts from, on the mesh; also the reference.
     runner: the event loop of episodes and sandboxes.
   """
@@ -61,10 +68,8 @@ class Session:
   services: Services
   engine: Engine
   policy: Trainer
-  critic: Trainer | None
   policy_layout: Layout
-  critic_layout: Layout | None
-  critic_model: DecoderConfig | None
+  critic: Critic | None
   start: Params
   runner: asyncio.Runner
 
@@ -76,9 +81,9 @@ class Session:
     """The critic at update 0: its trunk starts as the policy's first layers."""
     if self.critic is None:
       return None
-    params = critic_params(self.start, self.critic_model.num_layers)
-    placed = self.critic_layout.place(params, critic_axes(self.critic_model))
-    return self.critic.init(jax.tree.map(jax.numpy.copy, placed))
+    params = critic_params(self.start, self.critic.model.num_layers)
+    placed = self.critic.layout.place(params, critic_axes(self.critic.model))
+    return self.critic.trainer.init(jax.tree.map(jax.numpy.copy, placed))
 
   def logprobs(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """Log-probs of all actions under given policy weights."""
@@ -91,10 +96,10 @@ class Session:
     )
     return _score_all(score, params, trajectories, self.experiment.pack, self.policy_layout)
 
-  def values(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
+  def values(self, critic: Critic, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """The critic's value of the state before each action."""
-    value = functools.partial(_value, self.critic_model, self.critic_layout)
-    return _score_all(value, params, trajectories, self.experiment.pack, self.critic_layout)
+    value = functools.partial(_value, critic.model, critic.layout)
+    return _score_all(value, params, trajectories, self.experiment.pack, critic.layout)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -155,7 +160,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       policy_layout=layout,
       start=start,
       runner=runner,
-      **_critic_parts(e, model, mesh),
+      critic=_critic(e, model, mesh),
     )
 
 
@@ -193,9 +198,9 @@ def _policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout) -> Trai
   return Trainer(loss, e.optimizer, num_updates)
 
 
-def _critic_parts(e: Experiment, model: DecoderConfig, mesh) -> dict[str, Any]:
+def _critic(e: Experiment, model: DecoderConfig, mesh: jax.sharding.Mesh) -> Critic | None:
   if e.critic is None:
-    return {"critic": None, "critic_layout": None, "critic_model": None}
+    return None
   depth = e.critic.num_layers or model.num_layers
   if depth > model.num_layers:
     raise ValueError(
@@ -208,4 +213,4 @@ def _critic_parts(e: Experiment, model: DecoderConfig, mesh) -> dict[str, Any]:
   loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
   trainer = Trainer(loss, e.critic.optimizer, num_updates)
-  return {"critic": trainer, "critic_layout": layout, "critic_model": trunk}
+  return Critic(e.critic, trainer, layout, trunk)

@@ -67,13 +67,13 @@ def _group_metrics(scored: Sequence[Played]) -> dict[str, Any]:
 def batch_metrics(batch: Batch) -> dict[str, Any]:
   """Ranges of advantages and returns, and how much of the returns the critic explains."""
   advantages = np.concatenate(batch.advantages)
-  metrics = {
+  metrics: dict[str, Any] = {
     "advantage/mean": Mean.of(advantages),
     "advantage/std": Std.of(advantages),
     "advantage/min": Min.of(advantages),
     "advantage/max": Max.of(advantages),
   }
-  if batch.returns is not None:
+  if batch.returns is not None and batch.old_values is not None:
     values, returns = np.concatenate(batch.old_values), np.concatenate(batch.returns)
     mask = np.ones(len(values), bool)
     explained = float(explained_variance(values, returns, mask))
