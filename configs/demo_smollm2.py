@@ -19,7 +19,6 @@ from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.rollout.engine import EngineConfig
 from ptjax.train.experiment import Experiment, RLConfig
-from ptjax.train.objectives import PolicyObjective
 from ptjax.train.optimizer import OptimizerConfig
 
 
@@ -39,7 +38,6 @@ def get_config() -> ConfigDict:
         aggregation="seq_mean_token_mean",
         reference=True,
         kl_episodes=1,
-        objective=PolicyObjective(logit_chunk=256),
       ),
       optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=2),
       eval=EvalConfig(tasks_per_domain=100),

@@ -6,7 +6,8 @@ out of jit, merge on the device or on the host, and are read by `summarize`.
 
 Names that ptjax writes. `<domain>` is the name of a domain, `<node>` the path of a node in its
 reward tree. Shares lie in [0, 1], logarithms are natural, "over tokens" means over the sampled
-(action) tokens of the global batch.
+(action) tokens of the global batch, "over trained tokens" over those of the trajectories that the
+policy's loss computes: without KL or entropy in it, those of advantage 0 are left out.
 
   ============================== ==========================================================
   reward/mean, reward/std        root of the reward tree over scored episodes
@@ -18,17 +19,17 @@ reward tree. Shares lie in [0, 1], logarithms are natural, "over tokens" means o
   length/mean, length/min,
   length/max                     sampled tokens an episode
   length/clipped_frac            share of episodes cut by the length limit
-  policy/entropy                 mean entropy of the sampling distribution over tokens, nats
+  policy/entropy                 mean entropy of the sampler over trained tokens, nats
   policy/kl                      mean KL(policy || reference) over tokens, nats
-  policy/clip_frac_low, _high    share of tokens whose ratio is clipped from below, above
-  policy/ratio_mean              mean importance ratio of the new to the old policy
+  policy/clip_frac_low, _high    share of trained tokens clipped from below, above
+  policy/ratio_mean              mean ratio of the new to the old policy, trained tokens
   optim/grad_norm                global norm of the gradient before clipping
   optim/lr                       learning rate of the step
   value/loss                     value loss over tokens (runs with a critic)
   value/explained_variance       1 - Var(return - value)/Var(return)
   advantage/mean, std, min, max  advantages over tokens, as they enter the loss
-  mismatch/kl                    KL(rollout || trainer) over tokens, nats
-  mismatch/ratio_max             greatest trainer/rollout probability ratio of a token
+  mismatch/kl                    KL(rollout || trainer) over trained tokens, nats
+  mismatch/ratio_max             greatest trainer/rollout ratio of a trained token
   rollout/truncated              share of episodes cut before their end
   rollout/infra_failed           share of episodes lost to the infrastructure (never trained)
   rollout/unscorable             share of episodes whose grader gave no value (never trained)
