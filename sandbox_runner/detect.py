@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ Journal = Callable[[str, list[str]], None]
 
 def detect_backends() -> list[BackendStatus]:
   """The state of each backend here, in the order in which "auto" prefers them."""
-  return [docker_status(), bwrap_status()]
+  return [docker_status(), _bwrap_status()]
 
 
 def choose_backend(config: "PoolConfig", journal: Journal) -> Backend:
@@ -51,7 +52,14 @@ def open_docker(config: "PoolConfig", journal: Journal) -> Backend:
 
 
 def open_bwrap(config: "PoolConfig", journal: Journal) -> Backend:
-  status = bwrap_status()
+  status = _bwrap_status()
   if not status.available:
     raise NoBackendError(f"no sandbox backend: {status.detail}; fix: {status.fix or INSTALL}")
   return BwrapBackend(config.image, config.preload, journal)
+
+
+def _bwrap_status() -> BackendStatus:
+  try:
+    return bwrap_status()
+  except subprocess.TimeoutExpired as e:
+    return BackendStatus("bwrap", False, f"{e.cmd[0]} did not answer within {e.timeout:g} s")

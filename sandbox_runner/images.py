@@ -105,17 +105,20 @@ def ensure_host_image(docker: str) -> str:
   """
   files = host_files()
   name = image_name(files)
-  known = subprocess.run(
-    [docker, "image", "inspect", name], capture_output=True, timeout=30, check=False
-  )
-  if known.returncode == 0:
+  if _docker(docker, "image", "inspect", name, timeout_s=30).returncode == 0:
     return name
   with tempfile.NamedTemporaryFile(prefix="sandbox_runner-", suffix=".tar") as f:
     write_tar(files, f)
     f.flush()
-    done = subprocess.run(
-      [docker, "import", f.name, name], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = _docker(docker, "import", f.name, name, timeout_s=300)
   if done.returncode:
     raise OSError(f"docker import failed: {done.stderr.strip()[-200:]}")
   return name
+
+
+def _docker(*command: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+  """Raises OSError if it takes too long."""
+  try:
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+  except subprocess.TimeoutExpired as e:
+    raise TimeoutError(f"docker {command[1]} did not answer within {timeout_s:g} s") from e

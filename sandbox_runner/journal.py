@@ -7,6 +7,7 @@ while it made its namespaces has to be looked for.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from sandbox_runner.cgroups import remove_groups
 
 LABEL = "sandbox_runner.runner"
+CLI_S = 20.0  # for any one call of the docker command
 
 
 def state_directory() -> Path:
@@ -47,30 +49,41 @@ class Journal:
     return cls(path, fd)
 
   def add(self, kind: str, names: list[str]) -> None:
-    """Called before the things of these names are made."""
-    os.write(self._fd, json.dumps({kind: names}).encode() + b"\n")
+    """Called before the things of these names are made. Raises OSError if it cannot be written."""
+    line = json.dumps({kind: names}).encode() + b"\n"
+    if os.write(self._fd, line) < len(line):
+      os.write(self._fd, b"\n")  # the rest of the line is missing: it must not swallow the next one
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
-  def close(self) -> None:
-    """Called when the runner has removed all that it had."""
-    self.path.unlink(missing_ok=True)
+  def close(self, all_removed: bool) -> None:
+    """What a runner could not remove is left to the next one that starts, or to `reap`."""
+    if all_removed:
+      self.path.unlink(missing_ok=True)
     os.close(self._fd)
 
 
 def reap() -> list[str]:
   """Removes what runners that are gone have left. Returns the names of what was removed."""
-  removed = []
+  removed, daemon_answers = [], True
   for path in state_directory().glob("*.jsonl"):
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as f:
       try:
         fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError:
         continue  # its runner lives
-      removed += _reap_one(path.stem, f.read())
-      path.unlink(missing_ok=True)
+      names, has_containers = _reap_one(f.read())
+      if has_containers and daemon_answers:  # else each journal would wait for it anew
+        containers = remove_containers(path.stem)
+        daemon_answers = containers is not None
+        names += containers or []
+      removed += names
+      if daemon_answers or not has_containers:
+        path.unlink(missing_ok=True)
   return removed
 
 
-def _reap_one(runner: str, text: bytes) -> list[str]:
+def _reap_one(text: bytes) -> tuple[list[str], bool]:
+  """(names of what was removed, whether there may be containers as well)."""
   groups, launchers, containers = [], [], False
   for line in text.splitlines():
     try:
@@ -82,7 +95,7 @@ def _reap_one(runner: str, text: bytes) -> list[str]:
     containers = containers or "containers" in entry
   killed = kill_launchers(launchers)
   remove_groups(groups)
-  return groups + killed + (remove_containers(runner) if containers else [])
+  return groups + killed, containers
 
 
 def kill_launchers(sandboxes: list[str]) -> list[str]:
@@ -100,23 +113,21 @@ def kill_launchers(sandboxes: list[str]) -> list[str]:
   return killed
 
 
-def remove_containers(runner: str) -> list[str]:
-  """Removes the containers with this runner's label. None if no daemon answers."""
+def remove_containers(runner: str) -> list[str] | None:
+  """Removes the containers with this runner's label. None if the daemon does not do it in time."""
   docker = shutil.which("docker")
   if docker is None:
     return []
-  label = f"label={LABEL}={runner}"
+  listed = _docker(docker, "ps", "-aq", "--filter", f"label={LABEL}={runner}")
+  if listed is None or not listed:
+    return listed
+  return listed if _docker(docker, "rm", "-f", *listed) is not None else None
+
+
+def _docker(*command: str) -> list[str] | None:
+  """The words that the command prints; None if it fails or takes too long."""
   try:
-    listed = subprocess.run(
-      [docker, "ps", "-aq", "--filter", label],
-      capture_output=True,
-      text=True,
-      timeout=20,
-      check=False,
-    )
-    names = listed.stdout.split()
-    if names:
-      subprocess.run([docker, "rm", "-f", *names], capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CLI_S, check=False)
   except subprocess.TimeoutExpired:
-    return []
-  return names
+    return None
+  return None if done.returncode else done.stdout.split()

@@ -7,15 +7,16 @@ hostile input: every length is checked before a byte is read, and every field be
 import asyncio
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from sandbox_runner.types import Request, SandboxLost
+from sandbox_runner.types import Limits, Request, SandboxLost, Snapshot
 
 LENGTHS = struct.Struct("!II")
 MAX_HEADER = 64 << 10
 MAX_PIECE = 64 << 10  # of output, in one frame
 BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
-WHY = ("exit", "wall", "output", "cancel")
+WHY = ("exit", "wall", "output", "cancel", "disk", "pids")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Report:
   cpu_s: float
   peak_bytes: int
   counts: tuple[int, int]  # bytes seen of stdout and stderr
+  io: tuple[int, int] | None = None  # bytes read and written
+  processes: int | None = None
 
 
 def frame(header: dict, *blobs: bytes) -> list[bytes]:
@@ -37,8 +40,27 @@ def frame(header: dict, *blobs: bytes) -> list[bytes]:
   return [LENGTHS.pack(len(head), sum(map(len, blobs))) + head, *blobs]
 
 
+@dataclass(frozen=True)
+class Mode:
+  """How a sandbox runs one request, beyond what the request says.
+
+  Attributes:
+    keep: the files stay for the next request.
+    terminal: (rows, columns) of the terminal to run on; None for pipes.
+    snapshot: the work directory becomes this before anything is run.
+    on_output: called with each piece of the first stream as it comes.
+    on_start: called when the sandbox has the whole request, and would take more for its task.
+  """
+
+  keep: bool = False
+  terminal: tuple[int, int] | None = None
+  snapshot: Snapshot | None = None
+  on_output: Callable[[bytes], None] | None = None
+  on_start: Callable[[], None] | None = None
+
+
 def task_frame(
-  request: Request, address_space: int, processes: int, fork: bool, cpu_s: int
+  request: Request, address_space: int, processes: int, fork: bool, cpu_s: int, mode: Mode
 ) -> list[bytes]:
   """The frame of one request. `address_space` and `processes` are rlimits, 0 for none."""
   limits = request.limits
@@ -49,12 +71,36 @@ def task_frame(
     "wall_s": limits.wall_s,
     "cpu_s": cpu_s,
     "disk_mb": limits.disk_mb,
+    "pids": limits.pids,
+    "cwd": request.cwd,
+    "keep": mode.keep,
+    "terminal": mode.terminal,
+    "entries": None,
+    "copy_out": read_order(request.copy_out, limits) if request.copy_out else None,
     "output_bytes": limits.output_bytes,
     "address_space": address_space,
     "processes": processes,
     "fork": fork,
   }
-  return frame(header, *request.files.values(), request.stdin)
+  blobs = []
+  if mode.snapshot:
+    entries = mode.snapshot.entries
+    header["entries"] = [
+      (name, e.kind, e.mode, e.mtime_ns, len(e.content)) for name, e in entries.items()
+    ]
+    blobs = [entry.content for entry in entries.values()]
+  return frame(header, *blobs, *request.files.values(), request.stdin)
+
+
+def read_order(patterns: tuple[str, ...], limits: Limits, tree: bool = False) -> dict:
+  """What the guest has to read back, and its bounds; `tree` is for a snapshot."""
+  return {
+    "tree": tree,
+    "patterns": patterns,
+    "bytes": limits.copy_out_bytes,
+    "entries": limits.copy_out_entries,
+    "seconds": limits.copy_out_s,
+  }
 
 
 async def read_frame(reader: asyncio.StreamReader, max_blob: int) -> tuple[dict, bytes]:
@@ -77,8 +123,8 @@ async def read_frame(reader: asyncio.StreamReader, max_blob: int) -> tuple[dict,
 class Output:
   """What has come of the two streams so far, each up to `cap` bytes."""
 
-  def __init__(self, cap: int):
-    self.cap = cap
+  def __init__(self, cap: int, on_output: Callable[[bytes], None] | None = None):
+    self.cap, self.on_output = cap, on_output
     self.streams = (bytearray(), bytearray())
 
   def add(self, header: dict, blob: bytes) -> None:
@@ -89,6 +135,8 @@ class Output:
     if len(self.streams[number]) + len(blob) > self.cap:
       raise SandboxLost("the sandbox sends more output than was asked for")
     self.streams[number].extend(blob)
+    if self.on_output and number == 0:
+      self.on_output(blob)
 
 
 async def read_report(reader: asyncio.StreamReader, output: Output) -> Report:
@@ -104,10 +152,12 @@ def parse_report(header: dict, output: Output) -> Report:
   """Raises SandboxLost for a report that no sound supervisor sends."""
   try:
     counts = header["counts"]
-    numbers = (*counts, header["status"], header["peak_kb"])
+    io, processes = header["io"], header["processes"]
+    numbers = (*counts, header["status"], header["peak_kb"], *(io or (0, 0)), processes or 0)
     times = (header["wall_s"], header["cpu_s"])
     sound = (
       len(counts) == 2
+      and (io is None or len(io) == 2)
       and all(type(n) is int and 0 <= n < 1 << 60 for n in numbers)
       and all(type(t) is float and 0 <= t < 1e6 for t in times)
       and [len(s) for s in output.streams] == [min(c, output.cap) for c in counts]
@@ -127,4 +177,6 @@ def parse_report(header: dict, output: Output) -> Report:
     cpu_s=times[1],
     peak_bytes=header["peak_kb"] << 10,
     counts=(counts[0], counts[1]),
+    io=(io[0], io[1]) if io else None,
+    processes=processes,
   )

@@ -25,14 +25,15 @@ class Outcome(enum.StrEnum):
   signal = "signal"  # ended by a signal that neither the runner nor a limit sent
   timeout = "timeout"  # the wall clock or the processor time ran out
   oom = "oom"  # the memory limit was hit and the main process was killed for it
-  pids_limit = "pids_limit"  # ended by the runner for its number of processes
-  disk_limit = "disk_limit"  # ended by the runner for its disk use
+  pids_limit = "pids_limit"  # ended by the runner for its number of processes, or its endless forks
+  disk_limit = "disk_limit"  # ended by the runner for its disk use, or by the cap on a file's size
   output_limit = "output_limit"  # a stream went over `output_bytes`
   sandbox_lost = "sandbox_lost"  # the environment itself went away
   infra_error = "infra_error"  # the runner could not run the program
-  cancelled = "cancelled"  # the pool was closed while the request was running
+  cancelled = "cancelled"  # ended, or never begun, because nobody waits for it any more
 
 
+MAX_NAME, MAX_PATH = 255, 4000  # bytes; the kernel takes paths of up to 4095
 INFRA_OUTCOMES = frozenset((Outcome.sandbox_lost, Outcome.infra_error, Outcome.cancelled))
 
 
@@ -47,6 +48,9 @@ class Limits:
     pids: processes and threads at the same time.
     disk_mb: MiB in all writable places together.
     output_bytes: bytes kept of each of stdout and stderr; more ends the run.
+    copy_out_bytes: bytes of all files that are read back together.
+    copy_out_entries: names that are looked at for that, and so files that come back.
+    copy_out_s: seconds that the reading may take, after the run.
   """
 
   wall_s: float = 10.0
@@ -55,9 +59,12 @@ class Limits:
   pids: int = 64
   disk_mb: int = 64
   output_bytes: int = 1 << 20
+  copy_out_bytes: int = 16 << 20
+  copy_out_entries: int = 10_000
+  copy_out_s: float = 2.0
 
   def __post_init__(self):
-    for name in ("wall_s", "cpu_s"):
+    for name in ("wall_s", "cpu_s", "copy_out_s"):
       value = getattr(self, name)
       if not (math.isfinite(value) and 0 < value <= 86400):
         raise ValueError(f"{name}={value!r} must be in (0, 86400] seconds")
@@ -66,6 +73,8 @@ class Limits:
       ("pids", 1, 1 << 15),
       ("disk_mb", 1, 1 << 20),
       ("output_bytes", 0, 1 << 28),
+      ("copy_out_bytes", 0, 1 << 30),
+      ("copy_out_entries", 1, 1 << 20),
     ):
       value = getattr(self, name)
       if not (isinstance(value, int) and low <= value <= high):
@@ -83,6 +92,10 @@ class Request:
     env: laid over a minimal environment (PATH, HOME, LANG). Nothing of the host's is given.
     limits: see `Limits`.
     tenant: for whom it runs; written to the audit log.
+    copy_out: paths below the work directory whose files come back in `Result.files`. Each part of
+      a path may be a pattern (`*`, `?`, `[...]`); `**` is any number of directories, and at the end
+      of a path all files below. Hidden files are like any other.
+    cwd: directory below the work directory in which the program starts; made if it is not there.
   """
 
   argv: tuple[str, ...]
@@ -91,6 +104,25 @@ class Request:
   env: Mapping[str, str] = field(default_factory=dict)
   limits: Limits = field(default_factory=Limits)
   tenant: str = ""
+  copy_out: tuple[str, ...] = ()
+  cwd: str = ""
+
+
+@dataclass(frozen=True)
+class SnapshotEntry:
+  """What a name in a work directory was: `kind` is "file", "dir" or "link" (content: its text)."""
+
+  kind: str
+  content: bytes
+  mode: int
+  mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+  """A work directory as it was. Held on the host; can be restored in any session, many times."""
+
+  entries: Mapping[str, SnapshotEntry]
 
 
 @dataclass(frozen=True)
@@ -106,7 +138,14 @@ class Result:
     wall_s, cpu_s: seconds; the wall clock is the host's.
     peak_memory_bytes: of all processes together where a control group counts it, else the largest
       resident set of a single process.
+    bytes_read, bytes_written: by the main process and the children that it waited for, from and to
+      files, pipes and terminals, as the kernel counts calls; None if it does not say.
+    processes: processes and threads that were started, the main one included; None where that is
+      not seen, as on the terminal of a session.
     limits_enforced: limit -> by what it was enforced; "no" where it was not.
+    files: path -> content of the regular files that `copy_out` asked for, as they were when the
+      last process of the run was gone. A name that is not UTF-8 is decoded as `os.fsdecode` does.
+    left_out: path -> why what `copy_out` asked for did not come back (a link, a pipe, too large).
     backend: `bwrap`, `docker+runc` or `docker+runsc`.
     detail: one line for a person, for an infra failure.
   """
@@ -123,7 +162,12 @@ class Result:
   wall_s: float = 0.0
   cpu_s: float = 0.0
   peak_memory_bytes: int = 0
+  bytes_read: int | None = None
+  bytes_written: int | None = None
+  processes: int | None = None
   limits_enforced: Mapping[str, str] = field(default_factory=dict)
+  files: Mapping[str, bytes] = field(default_factory=dict)
+  left_out: Mapping[str, str] = field(default_factory=dict)
   backend: str = ""
   detail: str = ""
 
@@ -147,15 +191,27 @@ def check_request(request: Request) -> None:
   for name in request.env:
     if not name or "=" in name:
       raise RequestError(f"{name!r} is not a name of an environment variable")
-  for name, content in request.files.items():
-    parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts) or "\0" in name:
-      raise RequestError(f"file name {name[:80]!r} must be a plain path below the work directory")
-    if any(len(os_bytes(part)) > 255 for part in parts) or len(os_bytes(name)) > 4000:
-      raise RequestError(f"file name {name[:40]!r}... is longer than a file system takes")
+  check_files(request.files)
+  for path in (*request.copy_out, *([request.cwd] if request.cwd else [])):
+    check_path(path)
+
+
+def check_path(path: str) -> None:
+  """Raises RequestError for what is no path below the work directory."""
+  parts = path.split("/")
+  if any(part in ("", ".", "..") for part in parts) or "\0" in path:
+    raise RequestError(f"file name {path[:80]!r} must be a plain path below the work directory")
+  if any(len(os_bytes(part)) > MAX_NAME for part in parts) or len(os_bytes(path)) > MAX_PATH:
+    raise RequestError(f"file name {path[:40]!r}... is longer than a file system takes")
+
+
+def check_files(files: Mapping[str, bytes]) -> None:
+  """Raises RequestError for files that could not all be made below the work directory."""
+  for name, content in files.items():
+    check_path(name)
     if not isinstance(content, bytes):
       raise RequestError(f"the content of {name!r} must be bytes, not {type(content).__name__}")
-  names = set(request.files)
+  names = set(files)
   for name in names:
     parents = name.split("/")[:-1]
     if any("/".join(parents[: i + 1]) in names for i in range(len(parents))):

@@ -9,7 +9,8 @@ from pathlib import Path
 from sandbox_runner.types import Limits
 
 GUEST_DIRECTORY = Path(__file__).parent.parent / "guest"
-GUEST_MODULES = ("boxes", "task", "supervisor")  # each imports only from those before it
+# Each imports only from those before it.
+GUEST_MODULES = ("frames", "boxes", "files", "launch", "task", "watch", "terminal", "supervisor")
 # Reads unbuffered, so that it takes not a byte of the first frame, which follows the source.
 BOOTSTRAP = """import json, os, sys, types
 text = b""
@@ -52,6 +53,7 @@ class Usage:
   oom_kills: int
   cpu_s: float | None
   peak_bytes: int
+  refused_forks: int = 0
 
 
 class Vessel(ABC):
@@ -95,6 +97,9 @@ class Backend(ABC):
   """A way to make sandboxes. `name` is what results and the audit log call it."""
 
   name: str
+
+  def __init__(self):
+    self.in_doubt: set[str] = set()  # sandboxes of which something may be left on the host
 
   @abstractmethod
   async def open(self, sandbox: str, limits: Limits) -> Vessel:

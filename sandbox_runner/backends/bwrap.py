@@ -46,6 +46,8 @@ SUPERVISOR_CAPABILITIES = (
   "SETGID",
   "KILL",  # to end the task's processes
   "SETFCAP",  # to map the first user into the further namespace of a task
+  "DAC_OVERRIDE",  # to read back and to remove what a task has made, whatever its modes
+  "FOWNER",
 )
 PASSWD = b"root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/tmp:/bin/sh\n"
 GROUP = b"root:x:0:\nnogroup:x:65534:\n"
@@ -110,6 +112,7 @@ class BwrapBackend(Backend):
   def __init__(
     self, image: str = "", preload: tuple[str, ...] = (), journal: Callable[..., None] | None = None
   ):
+    super().__init__()
     self.preload, self.journal = preload, journal
     self.program = shutil.which("bwrap")
     if self.program is None:
@@ -149,10 +152,11 @@ class BwrapVessel(Vessel):
     self.group = ControlGroup(parents, sandbox) if parents else None
     self.supervisor = -1  # a descriptor of its process
     self.log = os.memfd_create("supervisor-stderr")
-    self._start: tuple[int, float] = (0, 0.0)
+    self._start: tuple[int, float, int] = (0, 0.0, 0)
     filter_code = seccomp.task_filter()
     self.setup = {
       "box": "namespaces",
+      "guest_kernel": False,
       "own_users": not backend.maps_range,
       "disk_mb": Limits().disk_mb,
       "cgroup_fds": list(self.group.enter_fds) if self.group else [],
@@ -231,7 +235,8 @@ class BwrapVessel(Vessel):
     if self.group:
       self.group.set_limits(limits.memory_mb << 20, limits.pids)
       self.group.reset_peak()
-      self._start = (self.group.oom_kills(), self.group.cpu_s() or 0.0)
+      group = self.group
+      self._start = (group.oom_kills(), group.cpu_s() or 0.0, group.refused_forks())
 
   def rlimits(self, limits: Limits) -> tuple[int, int]:
     return (0, 0) if self.group else (limits.memory_mb << 20, limits.pids)
@@ -241,7 +246,8 @@ class BwrapVessel(Vessel):
       return Usage(0, None, 0)
     kills, cpu_s = self.group.oom_kills() - self._start[0], self.group.cpu_s()
     spent = None if cpu_s is None else cpu_s - self._start[1]
-    return Usage(kills, spent, self.group.peak_bytes())
+    refused = self.group.refused_forks() - self._start[2]
+    return Usage(kills, spent, self.group.peak_bytes(), refused)
 
   async def close(self) -> None:
     if self.process:

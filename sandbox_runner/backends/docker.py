@@ -62,6 +62,7 @@ class DockerBackend(Backend):
     preload: tuple[str, ...] = (),
     journal: Callable[..., None] | None = None,
   ):
+    super().__init__()
     self.image, self.preload, self.journal = image, preload, journal
     self.program = shutil.which("docker") or "docker"
     known = json.loads(_query(self.program, "info", "--format", "{{json .Runtimes}}").stdout)
@@ -69,15 +70,16 @@ class DockerBackend(Backend):
     if self.runtime not in known:
       raise ValueError(f"docker has no runtime {self.runtime}, only {', '.join(sorted(known))}")
     self.name = f"docker+{self.runtime}"
-    self.calls = asyncio.Semaphore(2)  # the daemon gains nothing from more at a time
+    # The daemon gains nothing from more at a time than there are processors for.
+    at_a_time = max(2, os.cpu_count() or 2)
+    self.calls, self.starts = asyncio.Semaphore(at_a_time), asyncio.Semaphore(at_a_time)
 
   async def open(self, sandbox: str, limits: Limits) -> "DockerVessel":
     if self.journal:
       self.journal("containers", [sandbox])
     vessel = DockerVessel(self, sandbox, limits)
     try:
-      async with self.calls:
-        await vessel.start()
+      await vessel.start()
     except BaseException:
       await vessel.close()
       raise
@@ -85,18 +87,19 @@ class DockerBackend(Backend):
 
   async def call(self, *arguments: str) -> str:
     """One docker command. Raises SandboxLost if it fails or does not end in time."""
-    process = await asyncio.create_subprocess_exec(
-      self.program, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
     try:
-      async with asyncio.timeout(CLI_S):
-        said, _ = await process.communicate()
+      async with asyncio.timeout(CLI_S), self.calls:
+        process = await asyncio.create_subprocess_exec(
+          self.program, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        try:
+          said, _ = await process.communicate()
+        finally:
+          if process.returncode is None:
+            process.kill()
+            await process.wait()
     except TimeoutError as e:
       raise SandboxLost(f"docker {arguments[0]} did not answer within {CLI_S:.0f} s") from e
-    finally:
-      if process.returncode is None:
-        process.kill()
-        await process.wait()
     if process.returncode:
       raise SandboxLost(f"docker {arguments[0]}: {said.decode('utf-8', 'replace').strip()[-200:]}")
     return said.decode("utf-8", "replace").strip()
@@ -110,23 +113,26 @@ class DockerVessel(Vessel):
   def __init__(self, backend: DockerBackend, sandbox: str, limits: Limits):
     self.backend, self.sandbox, self.limits = backend, sandbox, limits
     self.process = None
+    self._starting = False
     self.counters: Counters | None = None
     self.log = os.memfd_create("docker-stderr")
-    self._start: tuple[int, float] = (0, 0.0)
+    self._start: tuple[int, float, int] = (0, 0.0, 0)
+    self._refused_forks = 0
     filter_code = seccomp.task_filter()
     self.setup = {
       "box": "wipe",
+      "guest_kernel": backend.runtime == "runsc",  # with fewer limits, and other ways
       "cgroup_fds": [],
       "seccomp": base64.b64encode(filter_code).decode(),
       "preload": backend.preload,
     }
-    guest_kernel = backend.runtime == "runsc"
+    guest_kernel = self.setup["guest_kernel"]
     self.enforced = {
       "memory": f"container, with {SUPERVISOR_MB} MiB on top for the supervisor",
-      "pids": "control group of the whole sandbox, far above" if guest_kernel else "container",
+      "pids": "supervisor; control group far above" if guest_kernel else "container",
       "cpu": "rlimit for each process",
       "wall": "supervisor and host",
-      "disk": "size of three tmpfs, together up to 11/8 of the limit",
+      "disk": "supervisor; sizes of three tmpfs, together 11/8 of the limit",
       "output": "supervisor",
       "network": "none",
       "calls": "guest kernel and seccomp" if guest_kernel else "seccomp",
@@ -154,12 +160,15 @@ class DockerVessel(Vessel):
     return [backend.program, "run", "-i", *options, backend.image, *python]
 
   async def start(self) -> None:
+    await self.backend.starts.acquire()
+    self._starting = True
     self.process = await asyncio.create_subprocess_exec(
       *self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
     )
 
   async def started(self) -> None:
     """Looks at the limits that are in force. Raises SandboxLost if they are not those asked."""
+    self._end_start()
     pid = await self.backend.call("inspect", "--format", "{{.State.Pid}}", self.sandbox)
     self.counters = counters_of(int(pid)) if os.path.exists(f"/proc/{pid}/cgroup") else None
     if self.counters is None:
@@ -182,7 +191,8 @@ class DockerVessel(Vessel):
       if os.geteuid() == 0:
         self.counters.reset_peak()
       self.counters.forget_oom()
-      self._start = (self.counters.oom_kills(), self.counters.cpu_s() or 0.0)
+      counters, self._refused_forks = self.counters, 0
+      self._start = (counters.oom_kills(), counters.cpu_s() or 0.0, counters.refused_forks())
 
   def rlimits(self, limits: Limits) -> tuple[int, int]:
     return 0, limits.pids if self.backend.runtime == "runsc" else 0
@@ -193,19 +203,31 @@ class DockerVessel(Vessel):
     try:
       kills = self.counters.oom_kills() - self._start[0]
       cpu_s = (self.counters.cpu_s() or 0.0) - self._start[1]
-      return Usage(kills, cpu_s, self.counters.peak_bytes())
+      self._refused_forks = self.counters.refused_forks() - self._start[2]
+      return Usage(kills, cpu_s, self.counters.peak_bytes(), self._refused_forks)
     except OSError:  # the container is gone, and its group with it
-      return Usage(int(self.counters.saw_oom()), None, 0)
+      return Usage(int(self.counters.saw_oom()), None, 0, self._refused_forks)
+
+  def _end_start(self) -> None:
+    if self._starting:
+      self._starting = False
+      self.backend.starts.release()
 
   async def close(self) -> None:
+    if self._starting:  # no more of its command; but the daemon may yet make the container
+      self.backend.in_doubt.add(self.sandbox)
+      if self.process and self.process.returncode is None:
+        self.process.kill()
+        await self.process.wait()
+    self._end_start()
     if self.process and self.process.stdin:
       self.process.stdin.close()  # upon which the supervisor ends, and the container with it
     if self.process:
       try:
-        async with self.backend.calls:
-          await self.backend.call("rm", "-f", self.sandbox)
+        await self.backend.call("rm", "-f", self.sandbox)
       except SandboxLost as e:
         if "No such container" not in str(e):
+          self.backend.in_doubt.add(self.sandbox)
           os.write(self.log, str(e).encode())
       if self.process.returncode is None:
         self.process.kill()

@@ -4,11 +4,17 @@
 writable directory: nothing of a task can outlive its box, so there is nothing to wipe. `WipeBox` is
 for sandboxes without the right to make namespaces (docker): it kills every other process of the
 sandbox and empties the writable directories, and raises if it cannot.
+
+A box's end has steps, between which its files can be read: `end_processes`, `forget` (all that has
+to be gone before the host is told), and `replace`, which gives the box of the next task. With
+`keep` its files are still there.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
+import select
 import signal
 import stat
 
@@ -18,7 +24,12 @@ WRITABLE = ("/work", "/tmp", "/dev/shm")
 CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 2, 4, 8, 32, 4096
-PR_SET_DUMPABLE = 4
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_DUMPABLE = 1, 2, 4
+
+MNT_DETACH = 2
+FIRST_IN_BOX = 2  # the number of the main process; the first is the box's own
+ANSWER_S = 0.1
+SYSINFO_TASKS = 80  # where struct sysinfo has the number of tasks, on 64-bit machines
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,6 +51,25 @@ def mount(source, target, kind, flags, data=None):
   check(libc.mount(*encoded, ctypes.c_ulong(flags), data and data.encode()), f"mount {target}")
 
 
+@contextlib.contextmanager
+def as_task_user():
+  """Files are opened and read as the task's user in here.
+
+  At a change of user the kernel forgets the signal that this process is to get when its launcher
+  dies, so that is set again.
+  """
+  death = ctypes.c_int()
+  prctl(PR_GET_PDEATHSIG, ctypes.byref(death))
+  libc.setfsgid(TASK_ID)
+  libc.setfsuid(TASK_ID)
+  try:
+    yield
+  finally:
+    libc.setfsuid(0)
+    libc.setfsgid(0)
+    prctl(PR_SET_PDEATHSIG, death.value)
+
+
 def write_text(path, text):
   with open(path, "w") as f:
     f.write(text)
@@ -50,40 +80,56 @@ class NamespaceBox:
 
   shares_memory_limit = False
 
-  def __init__(self, setup):
-    self.disk_mb, self.own_users = setup["disk_mb"], setup["own_users"]
+  def __init__(self, setup, predecessor=None):
+    self.setup, self.own_users = setup, setup["own_users"]
+    self.disk_mb = predecessor.disk_mb if predecessor else setup["disk_mb"]
     outer = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    ready, signal_ready = os.pipe()
+    self.answer, answer_end = os.pipe()
+    asked_end, self.asked = os.pipe()
     check(libc.unshare(CLONE_NEWPID), "unshare pid")
     self.init = os.fork()
     if self.init == 0:
-      self._hold(signal_ready)
+      self._hold(asked_end, answer_end, predecessor)
     check(libc.setns(outer, CLONE_NEWPID), "setns pid")
-    os.close(outer)
-    os.close(signal_ready)
-    built = os.read(ready, 1)
-    os.close(ready)
-    if not built:
+    for fd in (outer, answer_end, asked_end):
+      os.close(fd)
+    if not os.read(self.answer, 1):
       raise OSError("the namespaces of a box could not be made")
     names = ("pid", "mnt", "ipc")
     self.spaces = [os.open(f"/proc/{self.init}/ns/{n}", os.O_RDONLY) for n in names]
+    self.work = os.open(f"/proc/{self.init}/root/work", os.O_RDONLY | os.O_DIRECTORY)
 
-  def _hold(self, signal_ready):
-    """The first process of the box. It leaves all signals alone, and the kernel reaps for it."""
+  def _hold(self, asked, answer, predecessor):
+    """The first process of the box. It leaves all signals alone, and the kernel reaps for it.
+
+    When asked, it says which number its namespace gave to a process or thread last.
+    """
     prctl(PR_SET_DUMPABLE, 1)  # so that the supervisor may open its namespaces
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if predecessor:
+      check(libc.setns(predecessor.spaces[1], CLONE_NEWNS), "setns mounts")
     check(libc.unshare(CLONE_NEWNS | CLONE_NEWIPC), "unshare mounts")
+    if predecessor:
+      check(libc.umount2(b"/proc", MNT_DETACH), "umount /proc")
+    else:
+      self._mount_writable()
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    os.write(answer, b"1")
+    keep = [os.dup2(fd, FIRST_FD + i) for i, fd in enumerate(sorted((asked, answer)))]
+    asked, answer = keep if asked < answer else keep[::-1]
+    os.closerange(FIRST_FD + 2, LAST_FD)
+    while os.read(asked, 1):
+      os.write(answer, last_number())
+    while True:
+      signal.pause()
+
+  def _mount_writable(self):
     mount("tmpfs", "/box", "tmpfs", MS_NOSUID | MS_NODEV, self._size(self.disk_mb))
     for target in WRITABLE:
       part = "/box/" + os.path.basename(target)
       os.mkdir(part)
       os.chmod(part, 0o1777)
       mount(part, target, None, MS_BIND)
-    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    os.write(signal_ready, b"1")
-    os.closerange(FIRST_FD, LAST_FD)
-    while True:
-      signal.pause()
 
   @staticmethod
   def _size(disk_mb):
@@ -112,12 +158,32 @@ class NamespaceBox:
       write_text("/proc/self/uid_map", f"{TASK_ID} 0 1")
       write_text("/proc/self/gid_map", f"{TASK_ID} 0 1")
 
-  def destroy(self):
-    """Ends every process of the box. The kernel ends them all before the wait returns."""
+  def overrun(self, task):
+    """None: the one tmpfs and the control group refuse what is over a limit."""
+
+  def reap_orphans(self, main):
+    """Nothing: the kernel does it for the box's first process."""
+
+  def end_processes(self, main):
+    """Ends every process of the box. The kernel ends them all before the wait returns.
+
+    Returns how many processes and threads were started in it, or None.
+    """
+    os.write(self.asked, b"?")
+    answered, _, _ = select.select([self.answer], [], [], ANSWER_S)
+    last = int(os.read(self.answer, 32)) if answered else 0
     os.kill(self.init, signal.SIGKILL)
     os.waitpid(self.init, 0)
-    for fd in self.spaces:
+    return last - FIRST_IN_BOX + 1 if last >= FIRST_IN_BOX else None
+
+  def forget(self, keep):
+    """Nothing: without its namespaces nobody finds what it made."""
+
+  def replace(self, keep):
+    successor = NamespaceBox(self.setup, self if keep else None)
+    for fd in (*self.spaces, self.work, self.asked, self.answer):
       os.close(fd)
+    return successor
 
 
 class WipeBox:
@@ -127,9 +193,11 @@ class WipeBox:
   shares_memory_limit = True
 
   def __init__(self, setup):
+    self.counts_tasks = setup["guest_kernel"]
     for directory in WRITABLE:
       os.chmod(directory, 0o1777)
     self.writable = [d for d in (*WRITABLE, "/dev/mqueue") if os.path.isdir(d)]
+    self.work = os.open("/work", os.O_RDONLY | os.O_DIRECTORY)
 
   def fork(self):
     return os.fork()
@@ -137,8 +205,23 @@ class WipeBox:
   def enter(self, disk_mb):
     """The disk limit is that of the sandbox's own mounts."""
 
-  def destroy(self):
-    """Kills until nothing is left, then empties the writable directories. Raises if it cannot."""
+  def overrun(self, task):
+    """The limit that the sandbox as a whole is over, though each of its mounts may have room."""
+    if sum(map(bytes_used, WRITABLE)) > task["disk_mb"] << 20:
+      return "disk"
+    if self.counts_tasks and count_tasks() - 1 > task["pids"]:  # without this process
+      return "pids"
+    return None
+
+  def reap_orphans(self, main):
+    """Those that have ended. The main process is left to who waits for it."""
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    with contextlib.suppress(ChildProcessError):
+      while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid != main:
+        os.waitpid(ended.si_pid, 0)
+
+  def end_processes(self, main):
+    """Kills until nothing is left. Returns how many processes and threads were started, or None."""
     for _ in range(1000):
       try:
         os.kill(-1, signal.SIGKILL)
@@ -146,16 +229,48 @@ class WipeBox:
           pass
       except (ChildProcessError, ProcessLookupError):
         break
-    remove_ipc_objects()
-    for directory in self.writable:
+    started = remove_ipc_objects() - main
+    return started if started > 0 else None  # the numbers have started anew
+
+  def forget(self, keep):
+    """Empties the writable directories. Raises if it cannot."""
+    for directory in () if keep else self.writable:
       empty(directory)
       if os.listdir(directory):
         raise OSError(errno.ENOTEMPTY, directory)
       os.chmod(directory, 0o1777)
 
+  def replace(self, keep):
+    return self
+
+
+def last_number():
+  """The last one that this process namespace has given; b"0" if the kernel does not tell."""
+  try:
+    with open("/proc/sys/kernel/ns_last_pid", "rb") as f:
+      return f.read(32)
+  except OSError:
+    return b"0"
+
+
+def bytes_used(directory):
+  """Of the file system that `directory` is in."""
+  status = os.statvfs(directory)
+  return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def count_tasks():
+  """Processes and threads of the whole machine; under gVisor that is the sandbox."""
+  buffer = ctypes.create_string_buffer(512)
+  check(libc.sysinfo(buffer), "sysinfo")
+  return ctypes.c_ushort.from_buffer(buffer, SYSINFO_TASKS).value
+
 
 def remove_ipc_objects():
-  """Removes System V objects. Only their owner may, so a child does it as the task's user."""
+  """Removes System V objects. Only their owner may, so a child does it as the task's user.
+
+  Returns the child's number, which is the next one after all that have been given so far.
+  """
   pid = os.fork()
   if pid == 0:
     os.setresuid(TASK_ID, TASK_ID, TASK_ID)
@@ -172,6 +287,7 @@ def remove_ipc_objects():
           control(identifier, 0)
     os._exit(0)
   os.waitpid(pid, 0)
+  return pid
 
 
 def empty(directory):
@@ -182,19 +298,24 @@ def empty(directory):
   """
   base = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
   try:
-    while names := os.listdir(base):
-      for name in names:
-        if not stat.S_ISDIR(os.lstat(name, dir_fd=base).st_mode):
-          os.unlink(name, dir_fd=base)
-          continue
-        child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
-        for inner in os.listdir(child):
-          if stat.S_ISDIR(os.lstat(inner, dir_fd=child).st_mode):
-            moved = ".wipe-" + os.urandom(12).hex()
-            os.rename(inner, moved, src_dir_fd=child, dst_dir_fd=base)
-          else:
-            os.unlink(inner, dir_fd=child)
-        os.close(child)
-        os.rmdir(name, dir_fd=base)
+    empty_directory(base)
   finally:
     os.close(base)
+
+
+def empty_directory(base):
+  """The same, by descriptor."""
+  while names := os.listdir(base):
+    for name in names:
+      if not stat.S_ISDIR(os.lstat(name, dir_fd=base).st_mode):
+        os.unlink(name, dir_fd=base)
+        continue
+      child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
+      for inner in os.listdir(child):
+        if stat.S_ISDIR(os.lstat(inner, dir_fd=child).st_mode):
+          moved = ".wipe-" + os.urandom(12).hex()
+          os.rename(inner, moved, src_dir_fd=child, dst_dir_fd=base)
+        else:
+          os.unlink(inner, dir_fd=child)
+      os.close(child)
+      os.rmdir(name, dir_fd=base)

@@ -8,11 +8,13 @@ import atexit
 import base64
 import ctypes
 import errno
+import fcntl
 import gc
 import os
 import resource
 import signal
 import sys
+import termios
 import threading
 import types
 
@@ -26,6 +28,7 @@ from sandbox_runner.guest.boxes import (
   prctl,
   write_text,
 )
+from sandbox_runner.guest.launch import offer_counters
 
 PR_SET_SECCOMP, PR_CAPBSET_DROP = 22, 24
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 38, 47
@@ -42,15 +45,21 @@ def forgo_capabilities():
   except OSError as e:
     if e.errno != errno.EINVAL:  # gVisor has no ambient capabilities
       raise
+  empty_bounding_set()
+  prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def empty_bounding_set():
   for capability in range(64):
     if libc.prctl(PR_CAPBSET_DROP, *[ctypes.c_ulong(x) for x in (capability, 0, 0, 0)]) == -1:
       break  # past the last one that this kernel knows, or not ours to drop
-  prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_privileges(own_users):
   """Leaves the task without a capability. It is already past gaining one by exec."""
-  if not own_users:
+  if own_users:
+    empty_bounding_set()  # the task's own user namespace has come with a full one
+  else:
     os.setgroups([])
     os.setresgid(TASK_ID, TASK_ID, TASK_ID)
     os.setresuid(TASK_ID, TASK_ID, TASK_ID)
@@ -86,6 +95,25 @@ def write_files(files, blob):
   return at
 
 
+def restore_entries(entries, blob):
+  """Makes the work directory what a snapshot of it was; modes and times last."""
+  at = 0
+  for name, kind, _, _, size in entries:
+    content = blob[at : at + size]
+    at += size
+    if kind == "dir":
+      os.mkdir(name)
+    elif kind == "link":
+      os.symlink(os.fsdecode(content), name)
+    else:
+      with open(name, "wb") as f:
+        f.write(content)
+  for name, kind, mode, mtime_ns, _ in reversed(entries):
+    if kind != "link":
+      os.chmod(name, mode)
+    os.utime(name, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
+
+
 def become_task(supervisor, box, task, blob, ends):
   """From the supervisor's fork to the state in which the program's first line may run."""
   stdin, stdout, stderr, failed = ends
@@ -98,13 +126,21 @@ def become_task(supervisor, box, task, blob, ends):
   for which in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(which, signal.SIG_DFL)
   os.setsid()
+  if task["terminal"]:
+    fcntl.ioctl(stdin, termios.TIOCSCTTY, 0)
   box.enter(task["disk_mb"])
   for target, fd in enumerate((stdin, stdout, stderr)):
     os.dup2(fd, target)
   drop_privileges(box.own_users)
+  offer_counters(failed)
   os.umask(0o022)
   os.chdir("/work")
+  if task["entries"] is not None:
+    restore_entries(task["entries"], blob)
   write_files(task["files"], blob)
+  if task["cwd"]:
+    os.makedirs(task["cwd"], exist_ok=True)
+    os.chdir(task["cwd"])
   limit_resources(task)
   code = base64.b64decode(supervisor.setup["seccomp"])
   if code:

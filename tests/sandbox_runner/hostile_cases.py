@@ -7,24 +7,21 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from sandbox_runner import Limits, Outcome, Request, Result
+from sandbox_runner import Limits, Outcome, Pool, Request, Result
+from sandbox_runner.grading import Grade, grade_unittest
 
 DIRECTORY = Path(__file__).parent.parent / "hostile"
 MAIN = {"python": ("python3", "main.py"), "bash": ("bash", "main.sh")}
 
 # Groups and cases that this version does not run, each with its reason. Data, so that it is seen.
-UNSUPPORTED_CASES = {
-  "grading": "the verdict is computed by the reward code, from values, outside the sandbox",
-}
+UNSUPPORTED_CASES: dict[str, str] = {}
 
 # Host-side conditions that this version does not check, each with its reason.
 UNSUPPORTED_WORDS = {
-  "copy_out": "there is no copy-out yet: a run gives back its two streams",
   "host_disk_growth_below_mb": "the machine's disk is shared with other work during the tests",
   "host_inode_growth_below": "the machine's disk is shared with other work during the tests",
   "host_memory_back_to_start": "the machine's memory is shared with other work during the tests",
   "host_clock_unchanged": "the tests have no second clock to compare with",
-  "verdict_from_host_side": "see the grading cases",
 }
 
 
@@ -74,7 +71,28 @@ def request(run: dict, limits: dict, names: dict[str, str]) -> Request:
   files[main[1]] = fill(content(run.get("program")))
   args = [fill(content(a)).decode("utf-8", "surrogateescape") for a in run.get("args") or ()]
   chosen = {k: v for k, v in limits.items() if k != "network"}
-  return Request((*main, *args), files, content(run.get("stdin")), limits=Limits(**chosen))
+  return Request(
+    (*main, *args),
+    files,
+    content(run.get("stdin")),
+    limits=Limits(**chosen),
+    copy_out=tuple(run.get("copy_out") or ()),
+  )
+
+
+async def graded(pool: Pool, case: dict) -> Grade:
+  """The grade of the case's program by the case's tests."""
+  grade = case["grade"]
+  if grade["style"] != "unittest":
+    raise ValueError(f"tests in the style of {grade['style']!r} are not known here")
+  return await grade_unittest(
+    pool,
+    tests=grade["tests"].encode(),
+    module=grade["module"],
+    source=content(case["program"]),
+    test_count=grade["test_count"],
+    limits=Limits(**{k: v for k, v in case["limits"].items() if k != "network"}),
+  )
 
 
 def expectation(case: dict, backend: str) -> dict:

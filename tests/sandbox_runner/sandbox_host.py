@@ -1,5 +1,6 @@
 """What the tests look at on the host: processes, mounts, files, listeners. Linux only."""
 
+import contextlib
 import os
 import secrets
 import socket
@@ -35,6 +36,17 @@ def processes() -> dict[int, tuple[int, str]]:
     except (FileNotFoundError, ProcessLookupError):
       continue
     found[int(entry)] = (int(after_name[1]), after_name[0])
+  return found
+
+
+def arguments_of_all() -> dict[int, list[bytes]]:
+  """pid -> arguments of every process that has some."""
+  found = {}
+  for pid, (_, state) in processes().items():
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+      arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+      if state != "Z" and arguments[0]:
+        found[pid] = arguments
   return found
 
 

@@ -14,6 +14,7 @@ from sandbox_driver import Driver
 from sandbox_host import Listener, descendants, escaped_files, mounts
 
 from sandbox_runner import Outcome, Request, RequestError
+from sandbox_runner.grading import Grade
 
 CASES = hostile_cases.load()
 RUNS = [
@@ -68,6 +69,11 @@ async def run_case(driver: Driver, case: dict, tmp_path: Path, monkeypatch) -> N
       await driver.pool.run(hostile_cases.request(case, case["limits"], names))
   elif case.get("repeat"):
     results += await run_many(driver, case, expect)
+  elif case.get("grade"):
+    after.grade = await hostile_cases.graded(driver.pool, case)
+    assert after.grade.verdict == expect["verdict"], after.grade
+    hostile_cases.check(after.grade.result, expect, names)
+    results.append(after.grade.result)
   else:
     started = time.monotonic()
     result = await driver.pool.run(hostile_cases.request(case, case["limits"], names))
@@ -78,7 +84,7 @@ async def run_case(driver: Driver, case: dict, tmp_path: Path, monkeypatch) -> N
     result = await driver.pool.run(hostile_cases.request(run, case["limits"], names))
     hostile_cases.check(result, run["expect"], names)
     results.append(result)
-  after.results = results
+  after.results, after.case = results, case
   for listener in listeners:
     listener.close()
   if quiet:
@@ -124,6 +130,10 @@ def set_up_host(case: dict, tmp_path: Path, monkeypatch) -> tuple[dict[str, str]
   return names, listeners
 
 
+NOT_REGULAR = {
+  *("passwd.txt", "result.txt", "up.txt", "root", "loop", "inside.txt"),
+  *("result.json", "pipe", "sock", "blk", "chr"),
+}
 RUNNER_ALONE_KB = 64 << 10
 
 
@@ -140,7 +150,8 @@ class After:
     self._audit_size = self._audit.stat().st_size
     self._mounts = mounts()
     self._ipc = _sysv_ipc()
-    self.results = []
+    self.results, self.case = [], {}
+    self.grade: Grade | None = None
     Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory starts anew
     self._resident_kb = _memory_kb("VmRSS")
 
@@ -215,6 +226,7 @@ class After:
   async def canary_env_absent(self, _) -> None:
     canary = self._names["CANARY"].encode()
     assert all(canary not in r.stdout + r.stderr for r in self.results)
+    assert all(canary not in c for r in self.results for c in r.files.values())
     assert canary not in self._audit.read_bytes()
 
   async def canary_file_unread(self, _) -> None:
@@ -222,6 +234,43 @@ class After:
 
   async def duration_from_host(self, _) -> None:
     assert all(0 < r.wall_s < 60 for r in self.results)
+
+  async def verdict_from_host_side(self, _) -> None:
+    """Every test was counted, and tests and tested code were never in one sandbox together."""
+    count = self.case["grade"]["test_count"]
+    assert len(self.grade.tests) == count
+    assert (self.grade.verdict == "pass") == (list(self.grade.tests.values()) == ["passed"] * count)
+    module = f"file:{self.case['grade']['module']}"
+    held = [set(e.get("sha256", {})) & {module, "file:tests.py"} for e in self._entries()]
+    assert {frozenset(h) for h in held if h} == {frozenset({module}), frozenset({"file:tests.py"})}
+
+  async def copy_out_regular_only(self, _) -> None:
+    for result in self.results:
+      assert result.files, result
+      assert not [n for n in result.files if n.split("/")[0] in NOT_REGULAR or "back" in n]
+      assert not set(result.files) & set(result.left_out)
+
+  async def copy_out_names_exact(self, _) -> None:
+    """The names are those of the list in the program, the content of each is its place there."""
+    scope: dict = {}
+    exec(next(x for x in self.case["program"].splitlines() if x.startswith("names = ")), scope)
+    wanted = {os.fsdecode(name): b"%d" % i for i, name in enumerate(scope["names"])}
+    for result in self.results:
+      assert {n: c for n, c in result.files.items() if n != "main.py"} == wanted
+
+  async def copy_out_has(self, argument: str) -> None:
+    name, _, text = argument.partition("=")
+    assert [r.files[name] for r in self.results] == [text.encode()] * len(self.results)
+
+  async def copy_out_within_s(self, seconds: str) -> None:
+    """`within_s` of the case is for run and copy together, which is what `run_case` has timed."""
+    assert all("**" not in r.left_out for r in self.results), seconds
+
+  async def copy_out_bytes_below(self, number: str) -> None:
+    assert all(sum(map(len, r.files.values())) < int(number) for r in self.results)
+
+  async def copy_out_entries_below(self, number: str) -> None:
+    assert all(len(r.files) < int(number) for r in self.results)
 
 
 def _sysv_ipc() -> list[int]:

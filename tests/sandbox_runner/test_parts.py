@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from sandbox_runner import Limits, Outcome, seccomp, seccomp_programs
+from sandbox_runner.backends.base import Usage
 from sandbox_runner.backends.bwrap import covers_range
 from sandbox_runner.cgroups import ControlGroup, _counter, find_parents, remove_groups
 from sandbox_runner.guest.boxes import empty
 from sandbox_runner.protocol import Output, Report, frame, parse_report, read_frame
-from sandbox_runner.sandbox import judge
+from sandbox_runner.sandbox import judge, overrun
 from sandbox_runner.types import SandboxLost
 
 REPORT = {
@@ -25,6 +26,8 @@ REPORT = {
   "cpu_s": 0.25,
   "peak_kb": 10,
   "counts": [30, 2],
+  "io": [100, 32],
+  "processes": 3,
 }
 
 
@@ -70,6 +73,9 @@ def test_hostile_frames_lose_the_sandbox(data: bytes):
 def test_report_fits_the_output():
   report = parse_report(REPORT, output())
   assert (report.counts, report.peak_bytes) == ((30, 2), 10240)
+  assert (report.io, report.processes) == ((100, 32), 3)
+  unseen = parse_report({**REPORT, "io": None, "processes": None}, output())
+  assert (unseen.io, unseen.processes) == (None, None)
   for streams in ((b"o" * 19, b"er"), (b"o" * 20, b"err")):
     with pytest.raises(SandboxLost):
       parse_report(REPORT, output(*streams))
@@ -98,6 +104,11 @@ def test_unsound_output_loses_the_sandbox(header: dict, blob: bytes):
     {"counts": [30, 3]},
     {"counts": 5},
     {"peak_kb": 1 << 70},
+    {"io": [1]},
+    {"io": [1, -1]},
+    {"io": 7},
+    {"processes": -1},
+    {"processes": "3"},
   ],
 )
 def test_unsound_reports_lose_the_sandbox(change: dict):
@@ -108,24 +119,43 @@ def test_unsound_reports_lose_the_sandbox(change: dict):
 
 
 @pytest.mark.parametrize(
-  ("why", "status", "kills", "cpu_s", "out_of_cpu", "expected"),
+  ("why", "status", "kills", "cpu_s", "ended", "expected"),
   [
-    ("exit", 5 << 8, 0, 0.1, False, (Outcome.exit, 5, None)),
-    ("exit", 5 << 8, 1, 0.1, False, (Outcome.exit, 5, None)),  # only a child was killed
-    ("exit", signal.SIGKILL, 1, 0.1, False, (Outcome.oom, None, None)),
-    ("exit", signal.SIGKILL, 0, 0.1, False, (Outcome.signal, None, 9)),
-    ("exit", signal.SIGKILL, 0, 10.0, False, (Outcome.timeout, None, None)),
-    ("exit", signal.SIGXCPU, 0, 10.0, False, (Outcome.timeout, None, None)),
-    ("exit", signal.SIGXCPU, 0, 0.1, False, (Outcome.signal, None, 24)),
-    ("exit", signal.SIGSEGV | 0x80, 0, 0.1, False, (Outcome.signal, None, 11)),
-    ("wall", signal.SIGKILL, 1, 0.1, False, (Outcome.timeout, None, None)),  # ours wins
-    ("output", signal.SIGKILL, 1, 0.1, False, (Outcome.output_limit, None, None)),
-    ("cancel", signal.SIGKILL, 0, 0.1, True, (Outcome.timeout, None, None)),
+    ("exit", 5 << 8, 0, 0.1, None, (Outcome.exit, 5, None)),
+    ("exit", 5 << 8, 1, 0.1, None, (Outcome.exit, 5, None)),  # only a child was killed
+    ("exit", signal.SIGKILL, 1, 0.1, None, (Outcome.oom, None, None)),
+    ("exit", signal.SIGKILL, 0, 0.1, None, (Outcome.signal, None, 9)),
+    ("exit", signal.SIGKILL, 0, 10.0, None, (Outcome.timeout, None, None)),
+    ("exit", signal.SIGXCPU, 0, 10.0, None, (Outcome.timeout, None, None)),
+    ("exit", signal.SIGXCPU, 0, 0.1, None, (Outcome.signal, None, 24)),
+    ("exit", signal.SIGSEGV | 0x80, 0, 0.1, None, (Outcome.signal, None, 11)),
+    ("wall", signal.SIGKILL, 1, 0.1, None, (Outcome.timeout, None, None)),  # ours wins
+    ("output", signal.SIGKILL, 1, 0.1, None, (Outcome.output_limit, None, None)),
+    ("cancel", signal.SIGKILL, 0, 0.1, Outcome.timeout, (Outcome.timeout, None, None)),
+    ("cancel", signal.SIGKILL, 1, 0.1, Outcome.pids_limit, (Outcome.pids_limit, None, None)),
+    ("wall", signal.SIGKILL, 1, 0.1, Outcome.pids_limit, (Outcome.timeout, None, None)),
+    ("disk", signal.SIGKILL, 1, 0.1, None, (Outcome.disk_limit, None, None)),
+    ("pids", signal.SIGKILL, 1, 0.1, None, (Outcome.pids_limit, None, None)),
+    ("exit", signal.SIGXFSZ, 0, 0.1, None, (Outcome.disk_limit, None, None)),
+    ("exit", 0, 0, 0.1, Outcome.pids_limit, (Outcome.pids_limit, None, None)),
   ],
 )
-def test_judge(why, status, kills, cpu_s, out_of_cpu, expected):
+def test_judge(why, status, kills, cpu_s, ended, expected):
   report = Report(why, status, "", 0.1, cpu_s, 0, (0, 0))
-  assert judge(report, kills, cpu_s, Limits(), out_of_cpu) == expected
+  assert judge(report, kills, cpu_s, Limits(), ended) == expected
+
+
+@pytest.mark.parametrize(
+  ("cpu_s", "refused", "expected"),
+  [
+    (9.9, 1000, None),
+    (None, 0, None),
+    (10.1, 0, Outcome.timeout),
+    (None, 1001, Outcome.pids_limit),
+  ],
+)
+def test_overrun(cpu_s: float | None, refused: int, expected: Outcome | None):
+  assert overrun(Usage(0, cpu_s, 0, refused), Limits()) == expected
 
 
 def test_empty_removes_any_tree(tmp_path: Path):

@@ -159,7 +159,8 @@ def test_audit_has_hashes_and_no_text(tmp_path: Path):
     return Path(path).read_text()
 
   text = asyncio.run(run_two())
-  first, second = [json.loads(line) for line in text.splitlines()]
+  entries = [json.loads(line) for line in text.splitlines()]
+  first, second = [e for e in entries if e["event"] == "run"]
   assert "SECRET" not in text
   assert (first["tenant"], first["outcome"], first["exit_code"]) == ("code", "exit", 0)
   assert set(first["sha256"]) == {"argv", "stdin", "file:f"}

@@ -69,12 +69,13 @@ def test_lost_sandbox_is_retried_once_then_reported():
     async with Pool(PoolConfig("bwrap", 1)) as pool:
       call = asyncio.create_task(pool.run(Request(("sh", "-c", "sleep 1.5; true", "4321"))))
       for _ in range(times):
-        while not _sleepers():  # a sandbox that dies before it runs the program is another case
-          await asyncio.sleep(0.02)
-        for pid in _launchers() - others:
-          os.kill(pid, signal.SIGKILL)
-        while _sleepers():
-          await asyncio.sleep(0.02)
+        async with asyncio.timeout(60):
+          while not _sleepers():  # a sandbox that dies before it runs the program is another case
+            await asyncio.sleep(0.02)
+          for pid in _launchers() - others:
+            os.kill(pid, signal.SIGKILL)
+          while _sleepers():
+            await asyncio.sleep(0.02)
       return await call
 
   assert asyncio.run(lose(1)).outcome == Outcome.exit
@@ -238,7 +239,7 @@ def test_reaper_leaves_the_living_alone():
   journal.add("cgroups", ["/nowhere"])
   reap()
   assert journal.path.exists()
-  journal.close()
+  journal.close(all_removed=True)
 
 
 def _launchers() -> set[int]:

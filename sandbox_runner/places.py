@@ -1,0 +1,232 @@
+"""The places of a pool: each holds a warm sandbox, is empty, or is lent to one request."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from sandbox_runner.sandbox import Sandbox
+from sandbox_runner.scheduler import Entry, Scheduler
+from sandbox_runner.types import Limits, Request, SandboxLost
+
+log = logging.getLogger("sandbox_runner")
+END_S = 1.0  # how long a caller waits for the end of its sandbox, which goes on without it
+
+
+@dataclass(eq=False)
+class Loan:
+  """A place that is lent. `sandbox` is None while the place is empty."""
+
+  entry: Entry
+  sandbox: Sandbox | None
+  waited_s: float
+  began: float
+
+
+@dataclass(eq=False)
+class Turn:
+  """A request in the queue. `future` gives the loan to who claims it."""
+
+  entry: Entry
+  request: Request
+  future: asyncio.Future[Loan]
+  claimed: bool = False
+
+  async def claim(self) -> Loan:
+    loan = await self.future
+    self.claimed = True
+    return loan
+
+
+def suits(sandbox: Sandbox, request: Request) -> bool:
+  """True if this sandbox may serve this request and can enforce its limits."""
+  clean = sandbox.vessel.keeps_nothing or sandbox.tenant in (None, request.tenant)
+  return clean and sandbox.vessel.fits(request.limits)
+
+
+class Places:
+  """Lends places in the order of `scheduler`, and keeps them warm.
+
+  Args:
+    open_sandbox: opens a sandbox for these limits, or raises SandboxLost or OSError.
+    limits: those for which sandboxes are opened in advance.
+    runs_per_sandbox: after so many runs a sandbox is replaced.
+    hedge_s: a start that takes longer gets a second one beside it, and the first to be ready is
+      taken. Only starts: a program is never run twice at the same time.
+  """
+
+  def __init__(
+    self,
+    open_sandbox: Callable[[Limits], Coroutine[None, None, Sandbox]],
+    scheduler: Scheduler,
+    limits: Limits,
+    runs_per_sandbox: int,
+    hedge_s: float,
+  ):
+    self._open_sandbox, self.scheduler = open_sandbox, scheduler
+    self.limits, self.runs_per_sandbox, self.hedge_s = limits, runs_per_sandbox, hedge_s
+    # The last one back is the next one out: its memory is still in the caches.
+    self.free: list[Sandbox | None] = []
+    self._background: set[asyncio.Task] = set()
+    self._timer: asyncio.TimerHandle | None = None
+    self.closing = False  # from then on no sandbox is replaced
+
+  async def start(self, size: int) -> None:
+    """Raises SandboxLost or OSError if the first sandbox does not open."""
+    self.free.append(await self.open(self.limits))
+    for _ in range(size - 1):
+      self._warm()
+
+  async def close(self) -> None:
+    """Ends all that is not lent. Called when nothing is lent any more."""
+    self.closing = True
+    if self._timer:
+      self._timer.cancel()
+    while self._background:
+      await asyncio.gather(*self._background, return_exceptions=True)
+    await asyncio.gather(*(s.close() for s in self.free if s))
+    self.free.clear()
+
+  def queue(self, request: Request, priority: int = 0) -> Turn:
+    """Joins the queue. Whoever calls this calls `leave` in the end, whatever happens."""
+    future = asyncio.get_running_loop().create_future()
+    entry = Entry(request.tenant, priority, time.monotonic())
+    turn = entry.payload = Turn(entry, request, future)
+    self.scheduler.submit(entry)
+    self._dispatch()
+    return turn
+
+  def leave(self, turn: Turn) -> None:
+    """Gives up a turn that has not come, or a loan that nobody has claimed."""
+    if turn.future.done() and not turn.future.cancelled():
+      if not turn.claimed:
+        turn.claimed = True
+        self.give_back(turn.future.result())
+      return
+    turn.future.cancel()
+    self.scheduler.cancel(turn.entry)
+    self._dispatch()
+
+  async def fit(self, loan: Loan, request: Request) -> Sandbox:
+    """Puts a sandbox that suits into the lent place: its own, a warm one, or else a new one.
+
+    Raises SandboxLost or OSError if none can be opened.
+    """
+    if loan.sandbox and suits(loan.sandbox, request):
+      return loan.sandbox
+    await self.empty(loan)
+    loan.sandbox = self._pick(request)
+    if loan.sandbox:
+      self._warm()  # for the place that this one was taken from
+    else:
+      loan.sandbox = await self.open(request.limits)
+    return loan.sandbox
+
+  async def empty(self, loan: Loan) -> None:
+    """Ends the sandbox of a lent place. Its programs are dead when this returns."""
+    if loan.sandbox:
+      end = self.in_background(loan.sandbox.close())
+      loan.sandbox = None
+      await asyncio.wait((end,), timeout=END_S)
+
+  def give_back(self, loan: Loan) -> None:
+    """A worn sandbox, or one that has broken the protocol, is replaced."""
+    self.scheduler.finish(loan.entry, time.monotonic() - loan.began)
+    sandbox = loan.sandbox
+    if sandbox and not 0 <= sandbox.runs < self.runs_per_sandbox:
+      self.in_background(sandbox.close())
+      sandbox = None
+    if sandbox or self.closing:
+      self.free.append(sandbox)
+      self._dispatch()
+    else:
+      self._warm()
+
+  async def open(self, limits: Limits) -> Sandbox:
+    """A start is never cancelled half-way: who no longer wants the sandbox has it closed later."""
+    starts = [asyncio.ensure_future(self._open_sandbox(limits))]
+    winner = None
+    try:
+      await asyncio.wait(starts, timeout=self.hedge_s)
+      if not starts[0].done():
+        log.warning("a sandbox takes over %g s to start: another is started", self.hedge_s)
+        starts.append(asyncio.ensure_future(self._open_sandbox(limits)))
+      winner = await _first_to_succeed(starts)
+      return winner.result()
+    finally:
+      for start in starts:
+        if start is not winner:
+          self.in_background(_close_when_open(start))
+
+  def in_background(self, coroutine: Coroutine) -> asyncio.Task:
+    task = asyncio.ensure_future(coroutine)
+    self._background.add(task)
+    task.add_done_callback(self._background.discard)
+    return task
+
+  def _warm(self) -> None:
+    """Opens a sandbox in the background and adds it to the free places."""
+    self.in_background(self._add_place())
+
+  async def _add_place(self) -> None:
+    sandbox = None
+    try:
+      sandbox = await self.open(self.limits)
+    except (SandboxLost, OSError) as e:
+      log.warning("no warm sandbox: %s", e)  # the next request tries again, and reports it
+    finally:
+      self.free.append(sandbox)
+      self._dispatch()
+
+  def _dispatch(self) -> None:
+    """Lends free places for as long as somebody may have one."""
+    now = time.monotonic()
+    while self.free and (entry := self.scheduler.take(now)):
+      turn = entry.payload
+      if turn.future.done():  # cancelled, and its waiter has not run since
+        self.scheduler.finish(entry, 0.0)
+        continue
+      sandbox = self._pick(turn.request) or self._pick_any()
+      turn.future.set_result(Loan(entry, sandbox, now - entry.submitted, now))
+    if self._timer:
+      self._timer.cancel()
+      self._timer = None
+    ready_at = self.scheduler.ready_at(now) if self.free else math.inf
+    if math.isfinite(ready_at):
+      loop = asyncio.get_running_loop()
+      self._timer = loop.call_later(ready_at - now, self._dispatch)
+
+  def _pick(self, request: Request) -> Sandbox | None:
+    """Takes a free sandbox that suits out of its place."""
+    for i in reversed(range(len(self.free))):
+      if self.free[i] and suits(self.free[i], request):
+        return self.free.pop(i)
+    return None
+
+  def _pick_any(self) -> Sandbox | None:
+    """Takes an empty place, or else a sandbox that its next request will have to end."""
+    for i, sandbox in enumerate(self.free):
+      if sandbox is None:
+        return self.free.pop(i)
+    return self.free.pop()
+
+
+async def _first_to_succeed(starts: list[asyncio.Task]) -> asyncio.Task:
+  """The first start that gives a sandbox; if none does, the last one to fail."""
+  left, start = set(starts), starts[0]
+  while left:
+    done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+    for start in done:
+      if start.exception() is None:
+        return start
+  return start
+
+
+async def _close_when_open(start: asyncio.Task) -> None:
+  try:
+    sandbox = await start
+  except (SandboxLost, OSError):
+    return  # it has cleaned up
+  await sandbox.close()

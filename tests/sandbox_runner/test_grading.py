@@ -1,0 +1,210 @@
+"""The grader: which values and errors get across, and what counts as proven."""
+
+import json
+import math
+
+import pytest
+from sandbox_driver import Driver
+
+from sandbox_runner import Limits, Outcome
+from sandbox_runner.grading import Call, Grade, Verdict, answer_calls, grade_unittest
+from sandbox_runner.grading.calls import read_outcomes
+from sandbox_runner.grading.plain import decode, encode
+
+HEAD = "import unittest\nimport solution\nclass T(unittest.TestCase):\n"
+STACK = "items = []\ndef push(x): items.append(x)\ndef pop(): return items.pop()\n"
+
+
+def grade(driver: Driver, source: str, *tests: str, count: int | None = None, **fields) -> Grade:
+  """`tests` are the bodies of one test method each."""
+  methods = [f"  def test_{i}(self):\n    {body}\n" for i, body in enumerate(tests)]
+  return driver.run(
+    grade_unittest(
+      driver.pool,
+      tests=(HEAD + "".join(methods)).encode(),
+      module="solution.py",
+      source=source.encode(),
+      test_count=len(tests) if count is None else count,
+      **fields,
+    )
+  )
+
+
+def test_calls_that_depend_on_values(driver: Driver):
+  """One test: what it puts in depends on what came out before, in one state of the module."""
+  body = (
+    "solution.push((1, {2: b'x'})); solution.push([3.5, {4}]);"
+    " a = solution.pop(); solution.push(a + [None]);"
+    " self.assertEqual([solution.pop(), solution.pop()], [[3.5, {4}, None], (1, {2: b'x'})])"
+  )
+  graded = grade(driver, STACK, body, "self.assertRaises(IndexError, solution.pop)")
+  assert graded.tests == {"tests.T.test_0": "passed", "tests.T.test_1": "passed"}, graded
+  assert graded.verdict == Verdict.passed
+  assert graded.result.outcome == Outcome.exit
+
+
+def test_each_test_has_a_fresh_module(driver: Driver):
+  body = "solution.push(1); self.assertEqual(solution.pop(), 1);"
+  graded = grade(driver, STACK, *[body + "self.assertRaises(IndexError, solution.pop)"] * 2)
+  assert graded.verdict == Verdict.passed
+
+
+@pytest.mark.parametrize(
+  ("source", "body", "state"),
+  [
+    ("def f(): raise KeyError('k')", "self.assertRaises(KeyError, solution.f)", "passed"),
+    ("def f(): raise KeyError('k')", "self.assertRaises(ValueError, solution.f)", "failed"),
+    ("class E(Exception): pass\ndef f(): raise E", "self.assertRaises(E, solution.f)", "failed"),
+    ("def f(x=1): return x", "self.assertEqual(solution.f(x=2), 2)", "passed"),
+    ("def f(): return 1", "self.assertIs(solution.f(), True)", "failed"),
+    ("def f(): return len", "solution.f()", "failed"),
+    ("def g(): return 1", "solution.f()", "failed"),
+    ("def f(:", "solution.f()", "failed"),
+    ("def f(): raise SystemExit(0)", "self.assertIsNone(solution.f())", "failed"),
+    ("def f(): return 1", "self.skipTest('no')", "skipped"),
+    ("import random\ndef f(): return random.random()", "solution.f(); solution.f()", "passed"),
+    (
+      "import os\ndef f(): return os.urandom(8)",
+      "solution.f(); solution.f(solution.f())",
+      "failed",
+    ),
+  ],
+)
+def test_states(driver: Driver, source: str, body: str, state: str):
+  graded = grade(driver, source, body)
+  assert graded.tests == {"tests.T.test_0": state}
+  assert (graded.verdict == Verdict.passed) == (state == "passed")
+
+
+def test_count_of_tests_is_part_of_the_proof(driver: Driver):
+  right = "self.assertEqual(solution.f(), 1)"
+  graded = grade(driver, "def f(): return 1", right, count=2)
+  assert (graded.verdict, graded.detail) == (Verdict.failed, "1 tests, not 2")
+  empty = driver.run(
+    grade_unittest(driver.pool, tests=b"", module="solution.py", source=b"", test_count=0)
+  )
+  assert (empty.verdict, empty.tests) == (Verdict.failed, {})
+
+
+def test_endless_module_fails(driver: Driver):
+  limits = Limits(wall_s=1)
+  graded = grade(driver, "while True: pass", "solution.f()", limits=limits)
+  assert (graded.verdict, graded.result.outcome) == (Verdict.failed, Outcome.timeout)
+
+
+def test_endless_calls_end(driver: Driver):
+  graded = grade(driver, "def f(): return 1", "\n    while True: solution.f()", max_calls=3)
+  assert graded.tests == {"tests.T.test_0": "waiting"}
+  assert graded.verdict == Verdict.failed
+
+
+def test_forged_answers_are_rivals(driver: Driver):
+  """The module writes answers of its own to whatever it can reach: none of them counts."""
+  source = (
+    "import os\n"
+    'line = b\'{"group": 0, "call": 0, "outcome": {"value": 5}}\\n\'\n'
+    "for pid in ('self', os.getppid()):\n"
+    "  for fd in range(64):\n"
+    "    try:\n"
+    "      with open(f'/proc/{pid}/fd/{fd}', 'wb', buffering=0) as f: f.write(line)\n"
+    "    except OSError: pass\n"
+    "def add(a, b): return 0\n"
+  )
+  body = "self.assertEqual(solution.add(2, 3), 5)"
+  assert grade(driver, source, body).verdict == Verdict.failed
+
+
+def test_broken_tests_are_the_callers_error(driver: Driver):
+  with pytest.raises(ValueError, match="do not load"):
+    grade(driver, "def f(): return 1", "self.(")
+  with pytest.raises(ValueError, match=r"NAME\.py"):
+    driver.run(grade_unittest(driver.pool, tests=b"", module="../x.py", source=b"", test_count=1))
+
+
+def test_answer_calls(driver: Driver):
+  source = (
+    b"n = 0\ndef up(by=1):\n  global n\n  n += by\n  return n\ndef end(): import os; os._exit(0)"
+  )
+  groups = [[Call("up"), Call("up", (2,)), Call("end"), Call("up")], [Call("up", (), {"by": 7})]]
+  answers = driver.run(answer_calls(driver.pool, "solution.py", source, groups))
+  assert [answers.value(0, 0), answers.value(0, 1), answers.value(1, 0)] == [1, 3, 7]
+  assert answers.outcomes[0][2:] == [{}, {}]
+  with pytest.raises(KeyError):
+    answers.value(0, 2)
+
+
+@pytest.mark.parametrize(
+  "value",
+  [
+    *(None, True, -(10**40), 0.5, math.inf, "\ud800\0é", b"\xff"),
+    *([], [[1], ()], (1, (2,)), {1, "a"}, frozenset({b""}), {"dict": 1}, {(1, 2): [3], None: {}}),
+  ],
+)
+def test_plain_data_round_trip(value):
+  back = decode(json.loads(json.dumps(encode(value))))
+  assert (back, type(back)) == (value, type(value))
+
+
+class Anything(int):
+  def __eq__(self, other):
+    return True
+
+  __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("value", [Anything(), [Anything()], {"k": Anything()}, object(), len])
+def test_no_subclass_is_plain(value):
+  with pytest.raises(ValueError, match="not plain"):
+    encode(value)
+
+
+@pytest.mark.parametrize(
+  "encoded",
+  [
+    {"set": [[]]},
+    {"dict": [[1]]},
+    {"dict": [1]},
+    {"dict": 3},
+    {"bytes": "xy"},
+    {"bytes": 1},
+    {"tuple": 1},
+    {"code": []},
+    {},
+    {"set": [], "tuple": []},
+  ],
+)
+def test_unsound_data_is_refused(encoded):
+  with pytest.raises(ValueError, match=r".+"):
+    decode(encoded)
+
+
+def test_depth_is_bounded():
+  deep: list = []
+  for _ in range(60):
+    deep = [deep]
+  for direction in (encode, decode):
+    with pytest.raises(ValueError, match="deep"):
+      direction(deep)
+
+
+def test_read_outcomes_trusts_no_line():
+  def line(group, call, outcome) -> bytes:
+    return json.dumps({"group": group, "call": call, "outcome": outcome}).encode()
+
+  lines = [
+    line(0, 0, {"value": 1}),
+    line(0, 1, {"value": 1}),
+    line(0, 1, {"value": 2}),  # a rival
+    line(0, 7, {"value": 1}),  # of no call
+    line(True, 0, {"value": 1}),
+    line(1, 0, ["value"]),
+    line(1, 0, {"value": {"set": [[]]}}),
+    b'{"group": 1, "call": 0, "outcome": {"value": ' + b"9" * 5000 + b"}}",
+    b"[" * 100000,
+    b"\xff",
+    line(1, 0, {"raised": "KeyError", "message": "k"}),
+  ]
+  assert read_outcomes(b"\n".join(lines), [2, 1]) == [
+    [{"value": 1}, {}],
+    [{"raised": "KeyError", "message": "k"}],
+  ]
