@@ -17,6 +17,7 @@ from sandbox_runner.pool import Pool, PoolConfig
 from sandbox_runner.types import Request
 
 SETTLE_S = 10.0  # for the kernel and the daemon to take away what was closed
+ENGINE_MOUNTS = ("/var/lib/docker/", "/run/docker/")  # of its containers, which are counted as such
 SETTLED_RUNS = 200  # after which the memory of the runner should no longer grow
 
 
@@ -99,7 +100,8 @@ def host_objects(runner: str = "") -> Objects:
   parents, _ = find_parents()
   directories = set(parents.directories.values()) if parents else set()
   groups = {str(path) for d in directories for path in d.glob(f"{PREFIX}{runner}*")}
-  mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+  points = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+  mounts = {p for p in points if not p.startswith(ENGINE_MOUNTS)}
   return Objects(
     frozenset(_processes(runner)),
     frozenset(groups),

@@ -51,8 +51,9 @@ class Journal:
   def add(self, kind: str, names: list[str]) -> None:
     """Called before the things of these names are made. Raises OSError if it cannot be written."""
     line = json.dumps({kind: names}).encode() + b"\n"
+    size = os.fstat(self._fd).st_size
     if os.write(self._fd, line) < len(line):
-      os.write(self._fd, b"\n")  # the rest of the line is missing: it must not swallow the next one
+      os.ftruncate(self._fd, size)  # half a line would swallow the next one
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
   def close(self, all_removed: bool) -> None:

@@ -64,8 +64,8 @@ def test_each_test_has_a_fresh_module(driver: Driver):
     ("def f(): return 1", "self.skipTest('no')", "skipped"),
     ("import random\ndef f(): return random.random()", "solution.f(); solution.f()", "passed"),
     (
-      "import os\ndef f(): return os.urandom(8)",
-      "solution.f(); solution.f(solution.f())",
+      "import os\ndef f(x=0): return os.urandom(8)",
+      "solution.f(solution.f())",
       "failed",
     ),
   ],

@@ -145,11 +145,17 @@ def test_docker_calls_are_bounded(tmp_path: Path, monkeypatch):
       await asyncio.sleep(0.02)
     return [type(task.exception()) for task in tasks]
 
+  async def calls_then_starts(many: int):
+    """In one loop, to which the backend's bounds belong."""
+    calls = await go(backend.call("version") for _ in range(many))
+    most_calls = most
+    opens = (Sandbox.open(f"test-{os.getpid()}-{i}", backend, Limits()) for i in range(many))
+    return [*calls, *await go(opens)], most_calls
+
   many = bound + 3
-  assert asyncio.run(go(backend.call("version") for _ in range(many))) == [SandboxLost] * many
-  assert 0 < most <= bound
-  opens = (Sandbox.open(f"test-{os.getpid()}-{i}", backend, Limits()) for i in range(many))
-  assert asyncio.run(go(opens)) == [SandboxLost] * many
+  errors, most_calls = asyncio.run(calls_then_starts(many))
+  assert errors == [SandboxLost] * 2 * many
+  assert 0 < most_calls <= bound
   assert most <= 2 * bound  # of starts, and of removals beside them
   assert runs("sleep", "4326") == []
 
@@ -301,3 +307,39 @@ def test_full_disk_of_the_journal(tmp_path: Path):
   )
   assert done.returncode == 0, done.stderr
   assert done.stdout.splitlines() == ["infra_error True", "True", "b'healed\\n'", "[]"]
+
+
+def test_journal_that_cannot_be_made(tmp_path: Path, monkeypatch):
+  monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
+  with pytest.raises(NoBackendError, match="the journal of what is to be removed"):
+    asyncio.run(Pool(PoolConfig("bwrap", 1)).__aenter__())
+
+
+HALF_A_LINE = """
+import os, resource
+from sandbox_runner.journal import Journal
+
+journal = Journal.create()
+journal.add("launchers", ["first"])
+size, (soft, hard) = os.path.getsize(journal.path), resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+try:
+  journal.add("launchers", ["half"])
+except OSError as e:
+  print(e.strerror)
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+journal.add("launchers", ["last"])
+print(journal.path.read_text(), end="")
+journal.close(all_removed=True)
+"""
+
+
+def test_half_a_journal_line_is_taken_back():
+  done = subprocess.run(
+    [sys.executable, "-c", HALF_A_LINE], capture_output=True, text=True, cwd=REPOSITORY, check=True
+  )
+  assert done.stdout.splitlines() == [
+    "No space left on device",
+    '{"launchers": ["first"]}',
+    '{"launchers": ["last"]}',
+  ]
