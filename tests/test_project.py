@@ -117,7 +117,9 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
     "tokenizers": "tokenizers",
   }
   declared = {normal(line) for line in requirements(setup_cfg()["options"]["install_requires"])}
-  used = set().union(*map(imported, SOURCES)) - sys.stdlib_module_names - set(PACKAGES)
+  used = set().union(*map(imported, SOURCES))
+  used.discard("plain")  # the programs that grade in a sandbox have sandbox_runner's beside them
+  used -= sys.stdlib_module_names | set(PACKAGES)
   assert {modules.get(name, name) for name in used} == declared
 
 
@@ -216,5 +218,5 @@ def test_shell_scripts_parse():
 
 def test_sources_name_no_absolute_home():
   """A path of the machine that a file was written on has no place in it."""
-  home = re.compile(r"/(root|home|Users)/")
+  home = re.compile(r"(?<![\w}])/(root|home|Users)/")  # not /proc/{pid}/root/
   assert [relative(path) for path in SOURCES + CONFIGS if home.search(path.read_text())] == []

@@ -1,6 +1,8 @@
 """One pool for all tests of a backend."""
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sandbox_driver import Driver
@@ -15,6 +17,14 @@ BACKENDS = {
 PARAMETERS = [
   pytest.param(name, marks=[pytest.mark.docker] if name != "bwrap" else []) for name in BACKENDS
 ]
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+  """Any user may work in it; pytest's own directories are closed to others."""
+  with tempfile.TemporaryDirectory(prefix="sandbox-test-") as name:
+    Path(name).chmod(0o777)
+    yield Path(name)
 
 
 @pytest.fixture(scope="session", params=PARAMETERS)

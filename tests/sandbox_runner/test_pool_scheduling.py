@@ -226,15 +226,13 @@ exec {bwrap} "$@"
 """
 
 
-def test_slow_start_gets_a_competitor(tmp_path: Path, monkeypatch):
+def test_slow_start_gets_a_competitor(open_directory: Path, monkeypatch):
   """The bwrap that the pool finds hangs once: the next one beside it serves the request."""
-  for directory in (tmp_path, *tmp_path.parents[:2]):
-    directory.chmod(0o777)  # bwrap is started as another user
-  hang, hangs = tmp_path / "hang", tmp_path / "hang.now"
+  hang, hangs = open_directory / "hang", open_directory / "hang.now"
   script = HANGING_BWRAP.format(hang=hang, bwrap=shutil.which("bwrap"))
-  (tmp_path / "bwrap").write_text(script)
-  (tmp_path / "bwrap").chmod(0o755)
-  monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+  (open_directory / "bwrap").write_text(script)
+  (open_directory / "bwrap").chmod(0o755)
+  monkeypatch.setenv("PATH", str(open_directory), prepend=":")
   monkeypatch.setattr("sandbox_runner.backends.bwrap.BOOTSTRAP_LIMIT_S", 600.0)
 
   async def go():

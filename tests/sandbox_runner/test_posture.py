@@ -157,12 +157,10 @@ def test_bound_directory_of_the_host_is_found(tmp_path: Path, monkeypatch):
   assert refused(tmp_path / "audit") == ("mounts",)
 
 
-def test_bound_socket_of_a_daemon_is_found(tmp_path: Path, monkeypatch):
+def test_bound_socket_of_a_daemon_is_found(tmp_path: Path, open_directory: Path, monkeypatch):
   with socket.socket(socket.AF_UNIX) as daemon:
-    path = tmp_path / "docker.sock"
+    path = open_directory / "docker.sock"
     daemon.bind(str(path))
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-      directory.chmod(0o755)
     open_up(monkeypatch, add=["--bind", str(path), "/run/docker.sock"])
     assert set(refused(tmp_path / "audit")) == {"docker-socket", "mounts"}
 

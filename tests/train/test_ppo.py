@@ -95,7 +95,9 @@ def test_a_critic_of_a_model_with_an_output_matrix(tiny_source, tmp_path):
     critic = session.init_critic()
     assert "lm_head" not in critic.params["trunk"]
     assert critic.params["trunk"]["layers"]["attn"]["wq"].shape[0] == 1
-    assert not np.concatenate(session.values(critic.params, toy_trajectories(groups=1))).any()
+    assert not np.concatenate(
+      session.values(session.critic, critic.params, toy_trajectories(groups=1))
+    ).any()
 
 
 def test_the_policy_moves_after_the_warm_up(session):
