@@ -84,10 +84,14 @@ class Places:
     self.closing = True
     if self._timer:
       self._timer.cancel()
-    while self._background:
-      await asyncio.gather(*self._background, return_exceptions=True)
+    await self.settle()
     await asyncio.gather(*(s.close() for s in self.free if s))
     self.free.clear()
+
+  async def settle(self) -> None:
+    """Waits for all that goes on in the background."""
+    while self._background:
+      await asyncio.gather(*self._background, return_exceptions=True)
 
   def queue(self, request: Request, priority: int = 0) -> Turn:
     """Joins the queue. Whoever calls this calls `leave` in the end, whatever happens."""

@@ -247,6 +247,10 @@ class Pool:
       fork_python=self.config.fork_python,
     )
 
+  async def settle(self) -> None:
+    """Waits until no sandbox is being opened or closed: before its event loop is to stand still."""
+    await self._places.settle()
+
   @property
   def runner(self) -> str:
     """By which sandboxes, containers and groups of this pool are named."""

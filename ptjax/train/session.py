@@ -173,6 +173,7 @@ def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Po
   pool = Pool(config)
   runner.run(pool.__aenter__())
   try:
+    runner.run(pool.settle())  # the loop stands still until the first episode
     yield pool
   finally:
     runner.run(pool.__aexit__(None, None, None))

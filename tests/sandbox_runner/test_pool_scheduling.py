@@ -226,6 +226,15 @@ exec {bwrap} "$@"
 """
 
 
+def test_settled_pool_has_a_sandbox_in_every_place():
+  async def go():
+    async with Pool(PoolConfig("bwrap", 8)) as pool:
+      await pool.settle()
+      return len(pool.idle())
+
+  assert asyncio.run(go()) == 8
+
+
 def test_slow_start_gets_a_competitor(open_directory: Path, monkeypatch):
   """The bwrap that the pool finds hangs once: the next one beside it serves the request."""
   hang, hangs = open_directory / "hang", open_directory / "hang.now"
