@@ -221,6 +221,6 @@ if __name__ == "__main__":
   options.add_argument("--advantages", default="dr_grpo", help="estimator [%(default)s]")
   options.add_argument("--aggregation", default="token_mean", help="of the loss [%(default)s]")
   options.add_argument("--decode-chunk", type=int, default=8, help="[%(default)s]")
-  options.add_argument("--length", type=int, default=256, help="of a packed row [%(default)s]")
-  options.add_argument("--rows", type=int, default=2, help="of a micro-batch [%(default)s]")
+  options.add_argument("--length", type=int, default=288, help="of a packed row [%(default)s]")
+  options.add_argument("--rows", type=int, default=1, help="of a micro-batch [%(default)s]")
   main(options.parse_args())
