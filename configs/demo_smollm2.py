@@ -2,8 +2,8 @@
 
   python -m ptjax.launch train --config configs/demo_smollm2.py --workdir runs/demo
 
-Hardware: 2 CPU cores, 12 GB. Time: under 8 minutes, installation included. Held-out pass rate of both
-domains together, 28 of 200 before (14.0% [9.9, 19.5]); after:
+Hardware: 2 CPU cores, 12 GB. Time: under 8 minutes, installation included. Held-out pass rate of
+both domains together, 28 of 200 before (14.0% [9.9, 19.5]); after:
 
   seed 0   100 of 200   50.0% [43.1, 56.9]   code 19 -> 36, arithmetic 9 -> 64
   seed 1   105 of 200   52.5% [45.6, 59.3]   code 19 -> 49, arithmetic 9 -> 56
