@@ -32,7 +32,7 @@ def decode_config(model: DecoderConfig) -> DecoderConfig:
   """How the model computes one token a row.
 
   The pieces of `ff_parts` would be copied out of the weights at every token. They matter at
-  the first position of a sequence, which prefill computes.
+  the first position of a sequence, which prefill computes for all prompts of two tokens or more.
   """
   return dataclasses.replace(model, ff_parts=1, out_first=jax.default_backend() == "cpu")
 
