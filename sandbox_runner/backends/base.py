@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,12 @@ class Vessel(ABC):
   enforced: dict[str, str]  # limit -> by what
   keeps_nothing: bool  # nothing of a task can outlive it, so the next tenant may follow
 
+  def __init__(self, sandbox: str):
+    self.sandbox = sandbox
+    self.log = os.memfd_create("sandbox-stderr")
+    self._closing: asyncio.Future[None] | None = None
+    self._said = ""
+
   @abstractmethod
   async def started(self) -> None:
     """Called once the supervisor answers. Raises SandboxLost if a limit is not in force."""
@@ -85,12 +92,31 @@ class Vessel(ABC):
     """The counters since `prepare`."""
 
   @abstractmethod
+  async def end(self) -> None:
+    """Ends all that runs in the sandbox and removes what it has on the host. Never raises."""
+
+  async def close(self) -> None:
+    """`end`, once: whoever calls while it is under way, or later, waits for the same end.
+
+    A caller that is cancelled stops to wait; the end goes on.
+    """
+    if self._closing is None:
+      self._closing = asyncio.ensure_future(self._close())
+    await asyncio.shield(self._closing)
+
+  async def _close(self) -> None:
+    try:
+      await self.end()
+    finally:
+      self._said = self.last_words()
+      os.close(self.log)
+      self.log = -1
+
   def last_words(self) -> str:
     """What the launcher or the supervisor said on its standard error, on one line."""
-
-  @abstractmethod
-  async def close(self) -> None:
-    """Ends all that runs in the sandbox and removes what it has on the host. Never raises."""
+    if self.log < 0:
+      return self._said
+    return " ".join(os.pread(self.log, 2000, 0).decode("utf-8", "replace").split())[-300:]
 
 
 class Backend(ABC):

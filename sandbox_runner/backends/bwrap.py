@@ -146,12 +146,12 @@ class BwrapVessel(Vessel):
   keeps_nothing = True
 
   def __init__(self, backend: BwrapBackend, sandbox: str):
-    self.backend, self.sandbox = backend, sandbox
+    super().__init__(sandbox)
+    self.backend = backend
     self.process = None
     parents: Parents | None = backend.parents
     self.group = ControlGroup(parents, sandbox) if parents else None
     self.supervisor = -1  # a descriptor of its process
-    self.log = os.memfd_create("supervisor-stderr")
     self._start: tuple[int, float, int] = (0, 0.0, 0)
     filter_code = seccomp.task_filter()
     self.setup = {
@@ -249,15 +249,12 @@ class BwrapVessel(Vessel):
     refused = self.group.refused_forks() - self._start[2]
     return Usage(kills, spent, self.group.peak_bytes(), refused)
 
-  async def close(self) -> None:
+  async def end(self) -> None:
     if self.process:
       self.process.stdin.close()
       await self._end_processes()
     if self.group:
       self.group.remove()
-    if self.log >= 0:
-      os.close(self.log)
-      self.log = -1
 
   async def _end_processes(self) -> None:
     """Ends the launcher and the supervisor, upon which the kernel ends all else.
@@ -279,10 +276,6 @@ class BwrapVessel(Vessel):
     else:
       os.close(self.supervisor)
     await self.process.wait()
-
-  def last_words(self) -> str:
-    """What bwrap or the supervisor said about its end, on one line."""
-    return " ".join(os.pread(self.log, 2000, 0).decode("utf-8", "replace").split())[-300:]
 
 
 def _data_fd(name: str, data: bytes) -> int:

@@ -111,11 +111,11 @@ class DockerVessel(Vessel):
   keeps_nothing = False
 
   def __init__(self, backend: DockerBackend, sandbox: str, limits: Limits):
-    self.backend, self.sandbox, self.limits = backend, sandbox, limits
+    super().__init__(sandbox)
+    self.backend, self.limits = backend, limits
     self.process = None
     self._starting = False
     self.counters: Counters | None = None
-    self.log = os.memfd_create("docker-stderr")
     self._start: tuple[int, float, int] = (0, 0.0, 0)
     self._refused_forks = 0
     filter_code = seccomp.task_filter()
@@ -213,7 +213,7 @@ class DockerVessel(Vessel):
       self._starting = False
       self.backend.starts.release()
 
-  async def close(self) -> None:
+  async def end(self) -> None:
     if self._starting:  # no more of its command; but the daemon may yet make the container
       self.backend.in_doubt.add(self.sandbox)
       if self.process and self.process.returncode is None:
@@ -234,9 +234,3 @@ class DockerVessel(Vessel):
         await self.process.wait()
     if self.counters:
       self.counters.close()
-    if self.log >= 0:
-      os.close(self.log)
-      self.log = -1
-
-  def last_words(self) -> str:
-    return " ".join(os.pread(self.log, 2000, 0).decode("utf-8", "replace").split())[-300:]
