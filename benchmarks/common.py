@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ptjax.core.huge_pages import restart_with_huge_pages
+from ptjax.core.malloc import restart_with_tuned_malloc
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.envs.environment import Message
 from ptjax.models.config import DecoderConfig
@@ -32,8 +32,8 @@ PEAK_N = 1536
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
-  """Options that every benchmark has; the process gets the memory pages of the launcher."""
-  restart_with_huge_pages()
+  """Options that every benchmark has; the process gets the malloc settings of the launcher."""
+  restart_with_tuned_malloc()
   options = argparse.ArgumentParser(
     description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
   )

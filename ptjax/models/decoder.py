@@ -4,8 +4,6 @@ Every parameter of the blocks has a leading axis over the layers and the forward
 scans over it, so that compile time does not grow with depth.
 """
 
-import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +14,7 @@ from flax import nnx
 from ptjax.kernels.attention import attention
 from ptjax.kernels.mask import MaskSpec
 from ptjax.models.config import DecoderConfig
-from ptjax.models.layers import Rotation, param, product, rms_norm, rope, rotation
+from ptjax.models.layers import Rotation, param, product, product_in_parts, rms_norm, rope, rotation
 
 Params = dict[str, Any]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -83,12 +81,7 @@ class GatedMlp(nnx.Module):
   def __call__(self, x: jax.Array, c: DecoderConfig) -> jax.Array:
     gate, up = product(x, self.w_gate[...], c), product(x, self.w_up[...], c)
     hidden = (jax.nn.silu(gate) * up).astype(x.dtype)
-    down = zip(
-      jnp.split(hidden, c.ff_parts, axis=-1),
-      jnp.split(self.w_down[...], c.ff_parts, axis=-1 if c.out_first else 0),
-      strict=True,
-    )
-    return functools.reduce(operator.add, (product(h, w, c) for h, w in down)).astype(x.dtype)
+    return product_in_parts(hidden, self.w_down[...], c).astype(x.dtype)
 
 
 class Norm(nnx.Module):

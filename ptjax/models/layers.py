@@ -1,6 +1,7 @@
 """The small parts of a decoder: products, norm, rotary embedding."""
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,6 +31,36 @@ def product(x: jax.Array, w: jax.Array, c: DecoderConfig) -> jax.Array:
     return _product_from_left(x, w, c.matmul_dtype)
   lead, out = "BT"[: x.ndim - 1], "NH"[: w.ndim - 1]
   return project(f"{lead}I,I{out}->{lead}{out}", x, w, c.matmul_dtype)
+
+
+def product_in_parts(x: jax.Array, w: jax.Array, c: DecoderConfig) -> jax.Array:
+  """`product` of x[..., I] and a matrix, summed in `ff_parts` pieces of I that are then added.
+
+  The backward products are those of `product`: cut in pieces as well, they would have to be
+  padded and added up at full size.
+  """
+  return product(x, w, c) if c.ff_parts == 1 else _in_parts(c, x, w)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _in_parts(c: DecoderConfig, x: jax.Array, w: jax.Array) -> jax.Array:
+  pieces = zip(
+    jnp.split(x, c.ff_parts, axis=-1),
+    jnp.split(w, c.ff_parts, axis=-1 if c.out_first else 0),
+    strict=True,
+  )
+  return functools.reduce(operator.add, (product(*piece, c) for piece in pieces))
+
+
+def _in_parts_forward(c, x, w):
+  return _in_parts(c, x, w), (x, w)
+
+
+def _in_parts_backward(c, saved, grad):
+  return jax.vjp(lambda x, w: product(x, w, c), *saved)[1](grad)
+
+
+_in_parts.defvjp(_in_parts_forward, _in_parts_backward)
 
 
 def _product_from_left(x: jax.Array, w: jax.Array, dtype: str) -> jax.Array:

@@ -75,7 +75,8 @@ class Trainer:
     """`loss(params, batch) -> (share of the loss, metrics)`."""
     self._schedule = learning_rate(config, num_updates)
     self._optimizer = optimizer = make_optimizer(config, self._schedule)
-    self._accumulate = jax.jit(functools.partial(_accumulate, loss), donate_argnums=1)
+    self._gradient = jax.jit(functools.partial(_gradient, loss))
+    self._add = jax.jit(functools.partial(jax.tree.map, jnp.add), donate_argnums=0)
     self._apply = jax.jit(functools.partial(_apply, optimizer), donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
@@ -88,19 +89,23 @@ class Trainer:
 
   def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
     """One update from the micro-batches of one global batch."""
-    grads = jax.tree.map(jnp.zeros_like, state.params)
-    loss, metrics = jnp.zeros(()), {}
+    grads, loss, metrics = None, jnp.zeros(()), {}
+    shardings = jax.tree.map(lambda x: x.sharding, state.params)
     for batch in batches:
-      grads, share, part = self._accumulate(state.params, grads, batch)
+      more, share, part = self._gradient(state.params, batch)
+      more = jax.device_put(more, shardings)  # the compiler may have chosen others
+      grads = more if grads is None else self._add(grads, more)
       loss, metrics = loss + share, merge(metrics, part)
+    if grads is None:
+      grads = jax.tree.map(jnp.zeros_like, state.params)
     rate = self._schedule(state.updates)
     state, norm = self._apply(state, grads)
     return state, metrics | {"loss": loss, "grad_norm": norm, "lr": rate}
 
 
-def _accumulate(loss, params, grads, batch):
-  (share, metrics), more = jax.value_and_grad(loss, has_aux=True)(params, batch)
-  return jax.tree.map(jnp.add, grads, more), share, metrics
+def _gradient(loss, params, batch):
+  (share, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, batch)
+  return grads, share, metrics
 
 
 def _apply(optimizer, state: TrainState, grads):
