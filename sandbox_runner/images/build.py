@@ -18,10 +18,11 @@ from pathlib import Path
 
 from sandbox_runner.images.description import BASE_PACKAGES, DIRECTORY, PYTHON, SUITE, Description
 from sandbox_runner.images.install import download_options
-from sandbox_runner.images.store import directories, find_tree, tree_name
+from sandbox_runner.images.store import OVERRIDE, directories, find_tree, tree_name
 
 STEP_S = 1800.0
 SHOWN_LINES = 8
+ROOM_MB = 2048  # what a build needs at most, the base included
 GLIBC = range(17, 37)  # minor versions whose wheels run on SUITE
 PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 UNPACK = ("unshare", "--mount", "--propagation", "private", "debootstrap")
@@ -45,7 +46,7 @@ def run_step(what: str, command: list[str], log: Path | None = None, **more) -> 
   try:
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=STEP_S, check=False, **options)
   except subprocess.TimeoutExpired as e:
-    raise BuildError(f"{what}: {command[0]} took over {STEP_S:.0f} s") from e
+    raise BuildError(f"{what} took over {STEP_S:.0f} s") from e
   said = done.stdout.decode("utf-8", "replace")
   if log:
     with log.open("a") as f:
@@ -54,7 +55,7 @@ def run_step(what: str, command: list[str], log: Path | None = None, **more) -> 
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     tail = "; ".join(lines[-SHOWN_LINES:])
     where = f"; all of it is in {log}" if log else ""
-    raise BuildError(f"{what}: {command[0]} failed with status {done.returncode}: {tail}{where}")
+    raise BuildError(f"{what} failed with status {done.returncode}: {tail}{where}")
   return said
 
 
@@ -69,6 +70,7 @@ def build_tree(image: Description, mirror: str = "", force: bool = False) -> tup
   check_builder()
   place = directories()[0]
   place.mkdir(parents=True, exist_ok=True)
+  check_room(place)
   target = place / tree_name(image)
   with alone(place, image.name):
     if target.is_dir() and not force:
@@ -78,7 +80,7 @@ def build_tree(image: Description, mirror: str = "", force: bool = False) -> tup
     with staging(place, image.name) as stage:
       tree = stage / "tree"
       base = base_tree(place, mirror)
-      run_step("copy of the base", ["cp", "-a", "--reflink=auto", str(base), str(tree)], log)
+      run_step("copying the base", ["cp", "-a", "--reflink=auto", f"{base}/.", str(tree)], log)
       install(image, tree, log)
       if target.is_dir():
         target.rename(stage / "old")
@@ -93,6 +95,16 @@ def check_builder() -> None:
   for program, package in NEEDED.items():
     if shutil.which(program) is None:
       raise BuildError(f"{program} is not installed; apt-get install -y {package}")
+
+
+def check_room(place: Path) -> None:
+  """Raises BuildError if the disk is too full to build, rather than after minutes of it."""
+  free_mb = shutil.disk_usage(place).free >> 20
+  if free_mb < ROOM_MB:
+    raise BuildError(
+      f"{place} has {free_mb} MiB left on its disk, and a build may need {ROOM_MB}; "
+      f"make room, or name another directory by {OVERRIDE}"
+    )
 
 
 @contextlib.contextmanager
@@ -135,7 +147,7 @@ def base_tree(place: Path, mirror: str) -> Path:
       tree = stage / "tree"
       options = ["--variant=minbase", "--force-check-gpg", f"--include={','.join(packages)}"]
       command = [*UNPACK, *options, SUITE, str(tree), sources[0][0]]
-      run_step("base", command, log, env=build_environment())
+      run_step("debootstrap of the base", command, log, env=build_environment())
       text = "".join(f"deb {uri} {suite} {component}\n" for uri, suite, component in sources)
       (tree / "etc/apt/sources.list").write_text(text)
       for package in (tree / "var/cache/apt/archives").glob("*.deb"):
@@ -151,7 +163,7 @@ def apt_sources() -> list[tuple[str, str, str]]:
   """
   template = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
   command = ["apt-get", "indextargets", "--format", template, "Created-By: Packages"]
-  rows = [tuple(line.split()) for line in run_step("apt", command).splitlines()]
+  rows = [tuple(line.split()) for line in run_step("apt-get indextargets", command).splitlines()]
   suites = (SUITE, f"{SUITE}-updates", f"{SUITE}-security")
   found = [(row[0], row[1], row[2]) for s in suites for row in rows if row[1:2] == (s,)]
   sources = [row for row in dict.fromkeys(found) if row[2] == "main"]
@@ -164,7 +176,7 @@ def build_environment() -> dict[str, str]:
   """Nothing of this process's own but its proxies; apt's proxy where there is none."""
   proxies = {name: os.environ[name] for name in PROXIES if name in os.environ}
   if not {"http_proxy", "HTTP_PROXY"} & set(proxies):
-    said = run_step("apt", ["apt-config", "shell", "proxy", "Acquire::http::Proxy"])
+    said = run_step("apt-config", ["apt-config", "shell", "proxy", "Acquire::http::Proxy"])
     value = said.strip().removeprefix("proxy=").strip("'\"")
     if value and value != "DIRECT":
       proxies["http_proxy"] = value
@@ -181,7 +193,7 @@ def install(image: Description, tree: Path, log: Path) -> None:
   shutil.copyfile("/etc/resolv.conf", resolver)
   program = ["python3", "/image/install.py", f"/image/{image.name}.toml"]
   command = [*ENTER, f"--root={tree}", "--wd=/", "--", *program]
-  run_step(f"image {image.name}", command, log, env=build_environment())
+  run_step(f"installing image {image.name}", command, log, env=build_environment())
   shutil.rmtree(inside)
   resolver.write_text("")
   shutil.rmtree(tree / "dev")  # sandboxes have their own
@@ -202,7 +214,7 @@ def add_recipe(image: Description, directory: Path, log: Path | None = None) -> 
   platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBC] + [f"manylinux2014_{machine}"]
   target = ["--python-version", PYTHON, *(w for p in platforms for w in ("--platform", p))]
   command = [*find_pip(), "download", "--quiet", *download_options(wheels), *target, *packages]
-  run_step(f"image {image.name}", command, log)
+  run_step(f"pip's download for image {image.name}", command, log)
 
 
 def find_pip() -> list[str]:

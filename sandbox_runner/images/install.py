@@ -69,6 +69,7 @@ def download_options(directory: Path) -> tuple[str, ...]:
 
 
 def lay_out() -> None:
+  run("usermod", "--shell", "/bin/sh", "--home", "/tmp", "nobody")  # the user of every program
   for name in DIRECTORIES:
     Path("/", name).mkdir(exist_ok=True)
   temporary = Path("/var/tmp")

@@ -17,7 +17,7 @@ def has_image(docker: str, image: Description) -> bool:
 
 def import_tree(image: Description, tree: Path, docker: str) -> None:
   """The image gets its tag when all of the tree is in it. Raises BuildError."""
-  what = f"image {image.name}"
+  what = f"docker's import of image {image.name}"
   pack = ["tar", "-C", str(tree), "--numeric-owner", "-c", "."]
   changes = [word for change in CHANGES for word in ("--change", change)]
   with subprocess.Popen(pack, stdout=subprocess.PIPE) as packing:
@@ -36,4 +36,4 @@ def build_from_base(image: Description, base: str, docker: str) -> None:
     arguments = [f"BASE={base}", f"IMAGE={image.name}"]
     options = [word for argument in arguments for word in ("--build-arg", argument)]
     command = [docker, "build", "--network", "host", "--tag", image.tag, *options, name]
-    run_step(f"image {image.name}", command)
+    run_step(f"docker's build of image {image.name}", command)
