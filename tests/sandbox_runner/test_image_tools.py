@@ -1,14 +1,19 @@
 """Each image with its tools at work, on every backend."""
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable
 
 import pytest
 from image_files import CELL, GODOT_PROJECT, PDF_TEXT, SOLID, SOLID_VOLUME, pdf, spreadsheet
 from sandbox_driver import Driver
 
-from sandbox_runner import Outcome, Request, Result
+from sandbox_runner import Outcome, PoolConfig, Request, Result
 from sandbox_runner.images import describe
+from sandbox_runner.images.store import BUILD, SYSTEM_CACHE
+from sandbox_runner.images.to_docker import build_from_base
 from sandbox_runner.posture import COMMON_VARIABLES
 
 OpenImage = Callable[[str], Driver]
@@ -116,6 +121,27 @@ def test_documents(open_image: OpenImage):
   assert told["words"] == PDF_TEXT.split()
   assert told["cell"] == CELL
   assert told["letter"] == "a letter"
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+def test_dockerfile_makes_the_same_image():
+  """On our own base, for here is no registry."""
+  bases = list(SYSTEM_CACHE.glob("base-*"))
+  if not bases and not os.environ.get("PTJAX_REQUIRE_DOCKER"):
+    pytest.skip(f"no image is built; {BUILD} documents")
+  base, docker = "sandbox_runner/test-base", shutil.which("docker")
+  pack = f"tar -C {bases[0]} -c . | {docker} import - {base}"
+  subprocess.run(["sh", "-c", pack], check=True, stdout=subprocess.DEVNULL)
+  try:
+    build_from_base(describe("documents"), base, docker)
+    driver = Driver(PoolConfig("docker", 1, image="documents", runtime="runc"))
+    code = "import pypdf; print(len(pypdf.PdfReader('bill.pdf').pages))"
+    files = {"bill.pdf": pdf()}
+    assert run(driver, "python3", "-c", code, files=files).stdout == b"1\n"
+    driver.close()
+  finally:
+    subprocess.run([docker, "rmi", base], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_modeling3d(open_image: OpenImage):
