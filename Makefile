@@ -27,7 +27,7 @@ PYENV = $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 NEWEST = $(shell for v in 12 13; do for p in python3.$$v $(PYENV)/3.$$v.*/bin/python3.$$v; do \
   "$$p" -c '' 2>/dev/null && echo "$$p"; done; done | tail -1)
 
-.PHONY: demo test check pytest test-newest test-fast install install-dev fmt lock doctor clean help
+.PHONY: demo test check pytest test-newest test-fast images install install-dev fmt lock doctor clean help
 .DELETE_ON_ERROR:
 
 demo: install
@@ -46,6 +46,10 @@ check: install-dev
 pytest: install-dev
 	tools/ensure_system.sh sandbox $(BIN)/python
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 $(TESTS)
+
+# What tests of sandboxes' tools need; as root, and with debootstrap.
+images: install
+	$(BIN)/python -m sandbox_runner images build
 
 # The fast tests on the newest Python found, and so on the newest JAX.
 test-newest:
@@ -106,6 +110,7 @@ help:
 	@echo "make test [WORKERS=2] [TESTS=tests/core]   all checks and tests"
 	@echo "make check        format, lint, import contract and types only"
 	@echo "make test-newest  the fast tests on the newest Python found"
+	@echo "make images       build the images of sandbox_runner (root, debootstrap)"
 	@echo "make fmt          format, and fix what lint can fix"
 	@echo "make lock         renew the lock files in constraints/ (needs uv)"
 	@echo "make doctor       what this machine has for ptjax"

@@ -1,6 +1,7 @@
 """Runs programs in sandboxes, and looks after what does.
 
   python -m sandbox_runner run -- python3 -c 'print(1)'
+  python -m sandbox_runner images build code
   python -m sandbox_runner bench --backend bwrap --seconds 60
   python -m sandbox_runner posture
   python -m sandbox_runner audit verify audit.jsonl
@@ -13,13 +14,15 @@ import argparse
 import asyncio
 import logging
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NoReturn
 
 from sandbox_runner import bench
 from sandbox_runner.audit_chain import START, verify
 from sandbox_runner.detect import detect_backends
+from sandbox_runner.images import image_names, limits_of
+from sandbox_runner.images.command import add_images, run_images
 from sandbox_runner.journal import reap
 from sandbox_runner.pool import Pool, PoolConfig
 from sandbox_runner.posture import CHECKS
@@ -54,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
   run.add_argument("--audit", metavar="FILE", help="audit log to append to [none]")
   for field in fields(Limits):
     option = "--" + field.name.replace("_", "-")
-    run.add_argument(option, type=field.type, default=field.default, help=f"[{field.default}]")
+    run.add_argument(option, type=field.type, help=f"[{field.default}, or what suits the image]")
   run.add_argument("argv", nargs="+", help="the program and its arguments, after --")
 
   measure = verbs.add_parser("bench", help=BENCH_HELP, description=BENCH_HELP)
@@ -79,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     "--noted", default="", metavar="HASH", help="a hash noted before, that must still be there"
   )
 
+  add_images(verbs)
   verbs.add_parser("doctor", help="say which backends work here, and how to get the others")
   verbs.add_parser("reap", help="remove what killed runners have left, and list it")
   return top
@@ -89,7 +93,9 @@ def add_backend(command: argparse.ArgumentParser) -> None:
   command.add_argument(
     "--runtime", default="auto", choices=("auto", "runc", "runsc"), help="of docker"
   )
-  command.add_argument("--image", default="", help="root tree for bwrap, image name for docker")
+  names = ", ".join(image_names())
+  image_help = f"{names}; or a root tree for bwrap, an image name for docker [the host's Python]"
+  command.add_argument("--image", default="", help=image_help)
   command.add_argument(
     "--waive", action="append", default=[], choices=tuple(CHECKS), help="a posture check to waive"
   )
@@ -111,12 +117,13 @@ async def run_one(arguments: argparse.Namespace) -> int:
     if "=" not in pair:
       raise ValueError(f"--env {pair} must be NAME=VALUE")
   env = dict(pair.split("=", 1) for pair in arguments.env)
-  limits = Limits(**{f.name: getattr(arguments, f.name) for f in fields(Limits)})
+  given = {f.name: getattr(arguments, f.name) for f in fields(Limits)}
+  limits = replace(limits_of(arguments.image), **{k: v for k, v in given.items() if v is not None})
   if arguments.deadline_s is not None and not arguments.deadline_s > 0:
     raise ValueError(f"--deadline-s {arguments.deadline_s:g} must be above 0")
   stdin = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
   request = Request(tuple(arguments.argv), files, stdin, env, limits, tenant="command line")
-  async with Pool(config_of(arguments, size=1, audit_path=arguments.audit)) as pool:
+  async with Pool(config_of(arguments, size=1, audit_path=arguments.audit, limits=limits)) as pool:
     result = await pool.run(request, deadline_s=arguments.deadline_s)
   sys.stdout.buffer.write(result.stdout)
   sys.stderr.buffer.write(result.stderr)
@@ -201,6 +208,7 @@ COMMANDS = {
   "bench": lambda arguments: asyncio.run(run_bench(arguments)),
   "posture": lambda arguments: asyncio.run(run_posture(arguments)),
   "audit": run_verify,
+  "images": run_images,
   "doctor": doctor,
   "reap": run_reap,
 }

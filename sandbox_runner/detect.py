@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sandbox_runner.backends.base import Backend, BackendStatus
-from sandbox_runner.backends.bwrap import INSTALL, BwrapBackend, bwrap_status
+from sandbox_runner.backends.bwrap import INSTALL, BwrapBackend, bwrap_status, can_map_range
 from sandbox_runner.backends.docker import DockerBackend, docker_status
-from sandbox_runner.images import ensure_host_image
+from sandbox_runner.images.host import ensure_host_image
+from sandbox_runner.images.store import docker_name, tree_for_bwrap
 from sandbox_runner.types import NoBackendError
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ def choose_backend(config: "PoolConfig", journal: Journal) -> Backend:
 
 def open_docker(config: "PoolConfig", journal: Journal) -> Backend:
   """Makes an image of the host's own Python if `config` names none."""
-  status = docker_status(config.image)
+  name, get_it = docker_name(config.image)
+  status = docker_status(name, get_it)
   if not status.available:
-    raise NoBackendError(f"no docker: {status.detail}; fix: {status.fix}, or {INSTALL}")
+    instead = "" if status.fix == get_it else f", or {INSTALL}"
+    raise NoBackendError(f"no docker: {status.detail}; fix: {status.fix}{instead}")
   try:
-    image = config.image or ensure_host_image(shutil.which("docker") or "docker")
+    image = name or ensure_host_image(shutil.which("docker") or "docker")
     return DockerBackend(image, config.runtime, config.preload, journal)
   except (OSError, ValueError) as e:
     raise NoBackendError(f"docker answers, but has no usable image or runtime: {e}") from e
@@ -55,7 +58,11 @@ def open_bwrap(config: "PoolConfig", journal: Journal) -> Backend:
   status = _bwrap_status()
   if not status.available:
     raise NoBackendError(f"no sandbox backend: {status.detail}; fix: {status.fix or INSTALL}")
-  return BwrapBackend(config.image, config.preload, journal)
+  try:
+    tree = tree_for_bwrap(config.image, can_map_range())
+  except ValueError as e:
+    raise NoBackendError(str(e)) from e
+  return BwrapBackend(tree, config.preload, journal)
 
 
 def _bwrap_status() -> BackendStatus:

@@ -43,7 +43,8 @@ class PoolConfig:
     backend: "auto" (docker if a daemon answers and has an image, else bwrap), "bwrap" or "docker".
     size: sandboxes, and so requests that run at the same time.
     audit_path: file to which one JSON line is appended for each request; None for none.
-    image: for bwrap an unpacked root tree ("" for the host's /usr), for docker an image name.
+    image: one of `images` by its name (`images.limits_of` gives limits that suit it), for bwrap an
+      unpacked root tree, for docker any image; "" for the host's own Python.
     runtime: of docker; "auto" takes runsc if the daemon has it, else runc.
     fork_python: run `python3 FILE` and `python3 -c CODE` by a fork of a warm interpreter.
     preload: modules that this interpreter holds ready.

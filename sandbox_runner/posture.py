@@ -27,6 +27,7 @@ NO_WAY = {"ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EAFNOSUPPORT", "EADDRNOTAV
 DENIALS = {"EPERM", "EAFNOSUPPORT"}
 # What an image or a sandbox sets by itself, and the host perhaps to the same value.
 COMMON_VARIABLES = {"PATH", "HOME", "LANG", "PWD", "HOSTNAME", "TERM", "SHLVL", "_"}
+COMMON_VARIABLES |= {"OPENBLAS_NUM_THREADS"}
 
 
 class PostureError(ValueError):

@@ -15,7 +15,9 @@ from sandbox_runner.types import Limits, Request, SandboxLost, Snapshot
 LENGTHS = struct.Struct("!II")
 MAX_HEADER = 64 << 10
 MAX_PIECE = 64 << 10  # of output, in one frame
-BASE_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
+# The last of the path is where pip puts commands for a user.
+PATH = "/usr/local/bin:/usr/bin:/bin:/tmp/.local/bin"
+BASE_ENV = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8"}
 WHY = ("exit", "wall", "output", "cancel", "disk", "pids")
 
 

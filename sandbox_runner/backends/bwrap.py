@@ -88,17 +88,19 @@ def find_python() -> tuple[str, str]:
 
 def system_mounts(root: str, prefix: str) -> list[str]:
   """bwrap options for the read-only system: `root` is "" (the host's /usr) or an unpacked image."""
-  options = ["--ro-bind", f"{root}/usr", "/usr"]
+  if root:
+    return ["--ro-bind", root, "/"]
+  options = ["--ro-bind", "/usr", "/usr"]
   for name in ("box", "work", "tmp", "run", "var", "etc"):
     options += ["--dir", f"/{name}"]
   for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-    path = f"{root}/{name}"
+    path = f"/{name}"
     if os.path.islink(path):
       options += ["--symlink", os.readlink(path).lstrip("/"), f"/{name}"]
     elif os.path.isdir(path):
       options += ["--ro-bind", path, f"/{name}"]
   for name in ("ld.so.cache", "alternatives"):
-    options += ["--ro-bind-try", f"{root}/etc/{name}", f"/etc/{name}"]
+    options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
   if not prefix.startswith("/usr"):
     options += ["--ro-bind", prefix, prefix]
   return [*options, "--symlink", "/tmp", "/var/tmp"]

@@ -29,8 +29,8 @@ CAPABILITIES = (  # of the supervisor: to become the task's user, to kill, to wi
 DAEMON_FIX = "apt-get install -y docker.io && systemctl start docker"
 
 
-def docker_status(image: str = "") -> BackendStatus:
-  """Does a daemon answer? Which runtimes has it?"""
+def docker_status(image: str = "", get_it: str = "") -> BackendStatus:
+  """Does a daemon answer? Which runtimes has it, and has it `image`, which `get_it` would get?"""
   program = shutil.which("docker")
   if program is None:
     return BackendStatus("docker", False, "the docker command is not installed", DAEMON_FIX)
@@ -41,7 +41,7 @@ def docker_status(image: str = "") -> BackendStatus:
     return BackendStatus("docker", False, detail, DAEMON_FIX)
   names = ", ".join(sorted(set(json.loads(runtimes)) & {"runc", "runsc"}))
   if image and _query(program, "image", "inspect", image).returncode:
-    return BackendStatus("docker", False, f"it has no image {image}", f"docker pull {image}")
+    return BackendStatus("docker", False, f"it has no image {image}", get_it)
   return BackendStatus("docker", True, f"docker {version} with {names}")
 
 

@@ -22,6 +22,7 @@ from sandbox_runner.guest.boxes import (
 )
 from sandbox_runner.guest.files import Reading
 from sandbox_runner.guest.frames import read_frame, write_frame
+from sandbox_runner.guest.image import read_settings
 from sandbox_runner.guest.launch import Launch
 from sandbox_runner.guest.task import become_task, forgo_capabilities, python_program, run_python
 from sandbox_runner.guest.terminal import Terminal, TerminalWatch
@@ -34,9 +35,11 @@ class Supervisor:
   def __init__(self, control_in, control_out, setup):
     self.control_in, self.control_out, self.setup = control_in, control_out, setup
     self.make_box = {"namespaces": NamespaceBox, "wipe": WipeBox}[setup["box"]]
-    for name in setup["preload"]:
+    preload, self.image_env = read_settings()
+    os.environ.update(self.image_env)  # before the modules that heed it
+    for name in (*setup["preload"], *preload):
       __import__(name)
-    self.preloaded = {name.split(".")[0] for name in setup["preload"]}
+    self.preloaded = {name.split(".")[0] for name in (*setup["preload"], *preload)}
     if not self.make_box.shares_memory_limit:
       write_text("/proc/self/oom_score_adj", "1000")  # a host without memory ends sandboxes first
     gc.collect()
@@ -61,6 +64,7 @@ class Supervisor:
       # Anything else was meant for a task that ended while it was on its way.
 
   def run(self, task, blob):
+    task["env"] = {**self.image_env, **task["env"]}
     if task["entries"] is not None:
       empty_directory(self.box.work)
     files_size = sum(size for *_, size in task["files"] + (task["entries"] or []))

@@ -23,8 +23,8 @@ REPOSITORY = "sandbox_runner/host-python"
 PROGRAMS = """
 bash sh env cat chmod cp cut date dd dirname basename echo expr false find grep egrep head id ipcmk
 ipcs ln ls md5sum mkdir mktemp mv nohup od paste printenv printf pwd readlink realpath rm rmdir sed
-seq setsid sha256sum sleep sort stat tail tar tee test timeout touch tr true truncate uname uniq
-unshare wc xargs yes awk mawk gawk diff gzip
+seq setsid sha256sum sleep sort stat stty tail tar tee test timeout touch tr true truncate tty uname
+uniq unshare wc xargs yes awk mawk gawk diff gzip mkfifo
 """
 DIRECTORIES = ("work", "tmp", "proc", "sys", "dev", "etc", "run", "var", "usr/bin", "usr/lib")
 SKIPPED = re.compile(r"(^|/)(__pycache__|test|tests|idlelib|tkinter|turtledemo|ensurepip)(/|$)")
@@ -40,7 +40,7 @@ def host_files() -> dict[str, str]:
   """Path in the image -> path on the host."""
   python, prefix = find_python()
   real = os.path.realpath(python)
-  found = {"/usr/bin/python3": real}
+  found = {"/usr/bin/python3": real, "/usr/bin/python": real}
   programs = [real]
   for name in PROGRAMS.split():
     path = shutil.which(name, path="/usr/bin:/bin")
