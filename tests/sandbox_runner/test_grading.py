@@ -56,7 +56,7 @@ def test_each_test_has_a_fresh_module(driver: Driver):
   ("source", "body", "state"),
   [
     ("def f(): raise KeyError('k')", "self.assertRaises(KeyError, solution.f)", "passed"),
-    ("def f(): raise KeyError('k')", "self.assertRaises(ValueError, solution.f)", "failed"),
+    ("def f(): raise KeyError('k')", "self.assertRaises(ValueError, solution.f)", "error"),
     ("class E(Exception): pass\ndef f(): raise E", "self.assertRaises(E, solution.f)", "error"),
     (
       "class E(ValueError): pass\ndef f(): raise E('no', 7)",
@@ -80,7 +80,7 @@ def test_each_test_has_a_fresh_module(driver: Driver):
     (
       "import os\ndef f(x=0): return os.urandom(8)",
       "solution.f(solution.f())",
-      "failed",
+      "error",
     ),
   ],
 )
@@ -236,29 +236,30 @@ def test_names_of_modules(driver: Driver, module: str):
     driver.run(answer_calls(driver.pool, module, b"", [[]]))
 
 
-@pytest.mark.parametrize(
-  ("value", "expected", "equal"),
-  [
-    *(
-      (1, 1, True),
-      (True, 1, False),
-      (1.0, 1, False),
-      (0, False, False),
-      (math.nan, math.nan, False),
-    ),
-    *(([1, [2]], [1, [2]], True), ([1, True], [1, 1], False), ([1], [1, 1], False)),
-    *(
-      ({"a": 1}, {"a": 1}, True),
-      ({"a": 1.0}, {"a": 1}, False),
-      ({"a": 1, "b": 2}, {"a": 1}, False),
-    ),
-    *(({"a": [1], "b": {2: 3}}, {"b": {2: 3}, "a": [1]}, True), ({1: 2}, {True: 2}, False)),
-    *((None, None, True), ("1", 1, False), ((1, [2]), (1, [2]), True), ((1,), [1], False)),
-    *(({1, "a"}, {"a", 1}, True), ({1}, {True}, False), ({1}, frozenset({1}), False)),
-    *((b"x", b"x", True), (b"x", "x", False), (10**5000, 10**5000, True), (1, 10**5000, False)),
-    *((Counter("aab"), {"a": 2, "b": 1}, True), (0.0, -0.0, True), ("\ud800", "\ud800", True)),
-  ],
+MATCHES = (
+  *(
+    (1, 1, True),
+    (True, 1, False),
+    (1.0, 1, False),
+    (0, False, False),
+    (math.nan, math.nan, False),
+  ),
+  *(([1, [2]], [1, [2]], True), ([1, True], [1, 1], False), ([1], [1, 1], False)),
+  *(
+    ({"a": 1}, {"a": 1}, True),
+    ({"a": 1.0}, {"a": 1}, False),
+    ({"a": 1, "b": 2}, {"a": 1}, False),
+  ),
+  *(({"a": [1], "b": {2: 3}}, {"b": {2: 3}, "a": [1]}, True), ({1: 2}, {True: 2}, False)),
+  *((None, None, True), ("1", 1, False), ((1, [2]), (1, [2]), True), ((1,), [1], False)),
+  *(({1, "a"}, {"a", 1}, True), ({1}, {True}, False), ({1}, frozenset({1}), False)),
+  *((b"x", b"x", True), (b"x", "x", False), (10**5000, 10**5000, True), (1, 10**5000, False)),
+  *((Counter("aab"), {"a": 2, "b": 1}, True), (0.0, -0.0, True), ("\ud800", "\ud800", True)),
 )
+
+
+# Not by value: there are numbers among them that Python refuses to print.
+@pytest.mark.parametrize(("value", "expected", "equal"), MATCHES, ids=range(len(MATCHES)))
 def test_matches(value, expected, equal: bool):
   assert matches(json.loads(json.dumps(encode(value))), expected) is equal
 
