@@ -1,5 +1,6 @@
 """pytest as files for a sandbox whose image lacks it: those of the interpreter that runs this."""
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -8,6 +9,7 @@ PACKAGES = ("_pytest", "pytest", "pluggy", "iniconfig", "packaging", "pygments",
 USED = ("__init__.py", "_mapping.py", "python.py", "diff.py", "default.py")
 
 
+@functools.cache
 def pytest_files() -> dict[str, bytes]:
   found = {}
   for name in PACKAGES:

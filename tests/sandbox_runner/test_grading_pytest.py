@@ -321,13 +321,16 @@ def test_attacks_earn_nothing(driver: Driver):
 def test_hostile_cases_in_this_style(driver: Driver):
   """The same programs as in the suite's cases, whose tests are in the style of unittest."""
   cases = {name: case for name, case in hostile_cases.load().items() if case.get("grade")}
+  style = {"style": "pytest", "tests": THREE}
 
   async def all_grades():
-    return await asyncio.gather(
-      *(grading(driver, THREE, case["program"], 3) for case in cases.values())
+    run = (
+      hostile_cases.graded(driver.pool, {**case, "grade": {**case["grade"], **style}})
+      for case in cases.values()
     )
+    return await asyncio.gather(*run)
 
-  grades = driver.run(all_grades())
+  grades = dict(zip(cases, driver.run(all_grades()), strict=True))
   wanted = {name: case["expect"]["verdict"] for name, case in cases.items()}
-  assert {name: str(g.verdict) for name, g in zip(cases, grades, strict=True)} == wanted
+  assert {name: str(g.verdict) for name, g in grades.items()} == wanted
   assert set(wanted.values()) == {"pass", "fail"}
