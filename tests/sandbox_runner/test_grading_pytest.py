@@ -254,7 +254,7 @@ import glob, os
 def add(x, y):
   for path in glob.glob("/work/**", recursive=True) + glob.glob("/proc/[0-9]*/environ"):
     try:
-      if b"def test_small" in open(path, "rb").read(): return 5
+      if b"def " + b"test_small" in open(path, "rb").read(): return 5
     except OSError: pass""",
   "atexit": "import atexit, os\natexit.register(os._exit, 0)\ndef add(x, y): return 0",
   "threads": """
