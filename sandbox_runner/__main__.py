@@ -13,6 +13,8 @@ says what; else see the help of each command.
 import argparse
 import asyncio
 import logging
+import math
+import re
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -31,7 +33,19 @@ from sandbox_runner.types import Limits, Outcome, Request
 RUN_HELP = "run one program; exit status its own, 128 + signal, or 125 for any other outcome"
 BENCH_HELP = "executions a second and latencies of a Python snippet; exit status 1 if things leak"
 POSTURE_HELP = "what a program finds in a sandbox, for each backend; exit status 1 if a check fails"
+DOCTOR_HELP = "say which backends work here, and how to get the others; exit status 1 if none does"
+REAP_HELP = "remove what killed runners have left, and list it"
+AUDIT_HELP = "look after an audit log"
 VERIFY_HELP = "check the chain of a log; exit status 1 and the first bad line if it is broken"
+
+LIMITS = {
+  "wall_s": "seconds from start to end",
+  "cpu_s": "seconds of processor time",
+  "memory_mb": "MiB of memory, files in memory included",
+  "pids": "processes and threads at a time",
+  "disk_mb": "MiB in all writable places",
+  "output_bytes": "bytes of each of stdout and stderr",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,8 +70,10 @@ def parser() -> argparse.ArgumentParser:
   run.add_argument("--deadline-s", type=float, help="seconds for all, the start included [none]")
   run.add_argument("--audit", metavar="FILE", help="audit log to append to [none]")
   for field in fields(Limits):
-    option = "--" + field.name.replace("_", "-")
-    run.add_argument(option, type=field.type, help=f"[{field.default}, or what suits the image]")
+    if field.name in LIMITS:  # the others are for files that are read back, which this does not
+      text = f"{LIMITS[field.name]} [{field.default}, or what suits the image]"
+      option = "--" + field.name.replace("_", "-")
+      run.add_argument(option, type=field.type, metavar="N", help=text)
   run.add_argument("argv", nargs="+", help="the program and its arguments, after --")
 
   measure = verbs.add_parser("bench", help=BENCH_HELP, description=BENCH_HELP)
@@ -71,25 +87,37 @@ def parser() -> argparse.ArgumentParser:
   posture = verbs.add_parser("posture", help=POSTURE_HELP, description=POSTURE_HELP)
   add_backend(posture)
 
-  audit = verbs.add_parser("audit", help="look after an audit log")
+  audit = verbs.add_parser("audit", help=AUDIT_HELP, description=AUDIT_HELP)
   actions = audit.add_subparsers(dest="action", required=True, metavar="ACTION")
   check = actions.add_parser("verify", help=VERIFY_HELP, description=VERIFY_HELP)
   check.add_argument("file", type=Path, help="the log's file in use; rotated ones are found by it")
   check.add_argument(
-    "--after", default=START, metavar="HASH", help="last hash of older files that were moved away"
+    "--after",
+    default=START,
+    type=checked_hash,
+    metavar="HASH",
+    help="last hash of older files that were moved away",
   )
   check.add_argument(
-    "--noted", default="", metavar="HASH", help="a hash noted before, that must still be there"
+    "--noted",
+    type=checked_hash,
+    metavar="HASH",
+    help="a hash noted before, that must still be there",
   )
 
   add_images(verbs)
-  verbs.add_parser("doctor", help="say which backends work here, and how to get the others")
-  verbs.add_parser("reap", help="remove what killed runners have left, and list it")
+  verbs.add_parser("doctor", help=DOCTOR_HELP, description=DOCTOR_HELP)
+  verbs.add_parser("reap", help=REAP_HELP, description=REAP_HELP)
   return top
 
 
 def add_backend(command: argparse.ArgumentParser) -> None:
-  command.add_argument("--backend", default="auto", choices=("auto", "bwrap", "docker"))
+  command.add_argument(
+    "--backend",
+    default="auto",
+    choices=("auto", "bwrap", "docker"),
+    help="what makes the sandboxes [docker if a daemon answers, else bwrap]",
+  )
   command.add_argument(
     "--runtime", default="auto", choices=("auto", "runc", "runsc"), help="of docker"
   )
@@ -99,6 +127,12 @@ def add_backend(command: argparse.ArgumentParser) -> None:
   command.add_argument(
     "--waive", action="append", default=[], choices=tuple(CHECKS), help="a posture check to waive"
   )
+
+
+def checked_hash(text: str) -> str:
+  if not re.fullmatch("[0-9a-f]{64}", text):
+    raise argparse.ArgumentTypeError(f"{text!r} is no hash; it has 64 digits from 0 to f")
+  return text
 
 
 def config_of(arguments: argparse.Namespace, **more) -> PoolConfig:
@@ -112,12 +146,16 @@ def config_of(arguments: argparse.Namespace, **more) -> PoolConfig:
 
 
 async def run_one(arguments: argparse.Namespace) -> int:
-  files = {Path(path).name: Path(path).read_bytes() for path in arguments.file}
+  files: dict[str, bytes] = {}
+  for path in map(Path, arguments.file):
+    if path.name in files:
+      raise ValueError(f"--file {path}: there is another {path.name!r}; rename one of them")
+    files[path.name] = path.read_bytes()
   for pair in arguments.env:
     if "=" not in pair:
       raise ValueError(f"--env {pair} must be NAME=VALUE")
   env = dict(pair.split("=", 1) for pair in arguments.env)
-  given = {f.name: getattr(arguments, f.name) for f in fields(Limits)}
+  given = {name: getattr(arguments, name) for name in LIMITS}
   limits = replace(limits_of(arguments.image), **{k: v for k, v in given.items() if v is not None})
   if arguments.deadline_s is not None and not arguments.deadline_s > 0:
     raise ValueError(f"--deadline-s {arguments.deadline_s:g} must be above 0")
@@ -140,8 +178,8 @@ async def run_bench(arguments: argparse.Namespace) -> int:
     figures = await bench.bench(config, arguments.snippet, seconds=3.0)
     print(f"{bench.HEADER}\n{figures}")
     return 0
-  if not arguments.seconds > 0:
-    raise ValueError(f"--seconds {arguments.seconds:g} must be above 0")
+  if not (arguments.seconds > 0 and math.isfinite(arguments.seconds)):
+    raise ValueError(f"--seconds {arguments.seconds:g} must be above 0, and end")
   report, clean = await bench.soak(config, arguments.snippet, arguments.seconds)
   print("\n".join(report))
   return 0 if clean else 1
@@ -178,7 +216,7 @@ def chosen_backends(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
-  verdict = verify(arguments.file, arguments.after, arguments.noted)
+  verdict = verify(arguments.file, arguments.after, arguments.noted or "")
   for place in verdict.torn:
     print(f"torn by a crash: {place}")
   if verdict.bad:

@@ -11,7 +11,8 @@ What persists is what is in the writable directories. Processes do not: each `ex
 and ends all of its own. The exception is `shell`, see there.
 
 The session has its sandbox to itself from the first step to the last; it is then thrown away. One
-step at a time: a second one waits. A session that nobody uses for `idle_s` seconds is closed, and
+step at a time: a second one waits. A step that is cancelled, or runs into `asyncio.timeout`, is
+ended, and the session goes on. A session that nobody uses for `idle_s` seconds is closed, and
 whoever uses it later gets SessionExpired.
 """
 
@@ -22,7 +23,7 @@ from dataclasses import replace
 
 from sandbox_runner.places import Places
 from sandbox_runner.protocol import Mode
-from sandbox_runner.sandbox import Sandbox
+from sandbox_runner.sandbox import GRACE_S, Sandbox
 from sandbox_runner.shell import Shell
 from sandbox_runner.types import (
   Limits,
@@ -96,10 +97,12 @@ class Session:
 
     `limits` are those of the session unless given; docker's memory, processes and disk are fixed
     for a session. Raises RequestError for what cannot be run. If the sandbox is lost, the result
-    says so, and the next step raises SessionLost.
+    says so, and the next step raises SessionLost. A program that cannot even begin (there is none,
+    `cwd` is a file) ends as `infra_error` with the reason: run what a model chooses by a shell,
+    whose exit codes 126 and 127 are the program's own.
     """
     request = Request(
-      tuple(argv),
+      argv if isinstance(argv, str) else tuple(argv),  # a text is refused below
       files or {},
       stdin,
       env or {},
@@ -166,16 +169,35 @@ class Session:
       if not self.sandbox.vessel.fits(request.limits):
         raise RequestError("memory, processes and disk are fixed here; use the session's own")
       try:
-        result = await self.sandbox.run(request, self._fork_python, mode)
+        result, cancelled = await self._run_or_end(request, mode)
       except (SandboxLost, OSError) as e:
         result = Result(Outcome.sandbox_lost, backend=self.sandbox.backend, detail=str(e))
+        cancelled = False
       except BaseException:
         self._finish(SessionLost("a step was cancelled half-way"))
         raise
       result = self._account(request, result, self.sandbox.name)
       if result.outcome == Outcome.sandbox_lost or self.sandbox.runs < 0:
         self._finish(SessionLost(result.detail))
+      if cancelled:
+        raise asyncio.CancelledError
       return result
+
+  async def _run_or_end(self, request: Request, mode: Mode) -> tuple[Result, bool]:
+    """If the caller is cancelled, ends the program: then (its result, True)."""
+    step = asyncio.ensure_future(self.sandbox.run(request, self._fork_python, mode))
+    try:
+      return await asyncio.shield(step), False
+    except asyncio.CancelledError:
+      with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_S + request.limits.copy_out_s):
+          while not step.done():
+            self.sandbox.tell({"end": True})  # not heard while the request is still on its way
+            await asyncio.wait((step,), timeout=0.05)
+      step.cancel()
+      return await step, True
+    finally:
+      step.cancel()
 
   async def _put(self, request: Request, mode: Mode) -> None:
     result = await self.run(request, mode)
@@ -237,6 +259,8 @@ async def lease(
   fork_python: bool,
 ) -> AsyncGenerator[Session]:
   """Waits for a place like a run does, and holds it; see `Pool.lease`."""
+  if not idle_s > 0:
+    raise ValueError(f"idle_s={idle_s!r} must be above 0 seconds; inf for a session without end")
   request = Request((), limits=limits, tenant=tenant)
   turn = places.queue(request, priority)
   try:

@@ -67,20 +67,36 @@ class ShellPrompt:
   result: Result
 
 
+def check_size(rows: int, columns: int) -> tuple[int, int]:
+  """Raises ValueError for what no terminal can be."""
+  if not all(isinstance(n, int) and 0 < n < 1 << 16 for n in (rows, columns)):
+    raise ValueError(
+      f"a terminal of {rows!r} rows and {columns!r} columns: give 1 to 65535 of each"
+    )
+  return rows, columns
+
+
 class Shell:
   """Made by `Session.shell`. One command at a time; a second one waits."""
 
   def __init__(self, session: "Session", rows: int, columns: int):
     self._session = session
-    self._size = (rows, columns)
+    self._size = check_size(rows, columns)
     self._state = f"/tmp/.shell-{secrets.token_hex(8)}"
 
   async def run(self, command: str, *, input: bytes = b"", limits: Limits | None = None) -> Result:
-    """Runs a command to its end. `Result.stdout` is what was on the terminal, with its echo."""
+    """Runs a command to its end. `Result.stdout` is what was on the terminal, with its echo.
+
+    If the caller is cancelled, the command is ended like by `Command.end`, and the shell goes on.
+    """
     started = await self.start(command, limits=limits)
-    if input:
-      await started.send(input)
-    return await started.result()
+    try:
+      if input:
+        await started.send(input)
+      return await started.result()
+    except asyncio.CancelledError:
+      started.give_up()
+      raise
 
   async def start(self, command: str, *, limits: Limits | None = None) -> "Command":
     """Starts a command, to be talked to while it runs. Raises SessionError like any step."""
@@ -97,7 +113,7 @@ class Shell:
 
   async def resize(self, rows: int, columns: int) -> None:
     """For the next command; a running one is told by `Command.resize`."""
-    self._size = (rows, columns)
+    self._size = check_size(rows, columns)
 
 
 class Command:
@@ -136,12 +152,16 @@ class Command:
     self._session.sandbox.tell({"input": True}, data)
 
   async def resize(self, rows: int, columns: int) -> None:
-    self._session.sandbox.tell({"resize": [rows, columns]})
+    self._session.sandbox.tell({"resize": check_size(rows, columns)})
 
   async def end(self) -> Result:
     """Ends the command and all that the shell has in the background. The outcome is `cancelled`."""
     self._session.sandbox.tell({"end": True})
     return await self.result()
+
+  def give_up(self) -> None:
+    """Ends it without waiting for that; the next step of the session does."""
+    self._run.cancel()
 
   async def result(self) -> Result:
     return await asyncio.shield(self._run)

@@ -179,6 +179,7 @@ class Result:
 
 def check_request(request: Request) -> None:
   """Raises RequestError for what no sandbox could run faithfully, or what points outside it."""
+  check_types(request)
   if not request.argv or not request.argv[0]:
     raise RequestError("argv is empty; give the program and its arguments")
   for text in (*request.argv, *request.env, *request.env.values()):
@@ -196,8 +197,25 @@ def check_request(request: Request) -> None:
     check_path(path)
 
 
+def check_types(request: Request) -> None:
+  """Raises RequestError for the slips that would be found late, or never, by what they lead to."""
+  for name in ("argv", "copy_out"):
+    value = getattr(request, name)
+    if isinstance(value, str):
+      raise RequestError(f"{name}={value[:40]!r} is one text; give a tuple of texts")
+  if not isinstance(request.stdin, bytes):
+    raise RequestError(f"stdin must be bytes, not {type(request.stdin).__name__}; encode it")
+  for text in (*request.argv, *request.env, *request.env.values(), *request.copy_out, request.cwd):
+    if not isinstance(text, str):
+      raise RequestError(f"{text!r} must be text, not {type(text).__name__}")
+
+
 def check_path(path: str) -> None:
   """Raises RequestError for what is no path below the work directory."""
+  try:
+    os_bytes(path)
+  except UnicodeEncodeError as e:
+    raise RequestError(f"file name {path[:80]!r} holds a surrogate, which no name can") from e
   parts = path.split("/")
   if any(part in ("", ".", "..") for part in parts) or "\0" in path:
     raise RequestError(f"file name {path[:80]!r} must be a plain path below the work directory")

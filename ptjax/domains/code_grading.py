@@ -1,18 +1,17 @@
 """How an answer to a code task is graded.
 
 The candidate runs in the sandbox on the tests' inputs; the expected values never enter it, and
-the comparison happens here, on plain data parsed from what the candidate returned.
+the comparison happens here, on plain data that the candidate returned. A call that ends its process
+costs that one test only.
 """
 
 import ast
-import importlib.resources
-import json
 import re
-from typing import Any
 
 from ptjax.envs.environment import Services, Task
 from ptjax.rewards.failures import InfraFailure
-from sandbox_runner import Limits, Request
+from sandbox_runner import Limits
+from sandbox_runner.grading import Call, answer_calls
 
 LIMITS = Limits(wall_s=2.0, cpu_s=2.0, memory_mb=256, pids=16, disk_mb=16, output_bytes=1 << 16)
 # Share of the memory limit that the candidate's process may map.
@@ -20,7 +19,6 @@ _CANDIDATE_MEMORY = 0.5
 
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _ONLY_FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*\n[^`]*```\s*", re.DOTALL)
-_DRIVER = importlib.resources.files("ptjax.domains").joinpath("guest_driver.py").read_bytes()
 
 
 def extract_code(response: str) -> str:
@@ -30,40 +28,6 @@ def extract_code(response: str) -> str:
   """
   block = _FENCE.search(response)
   return block.group(1) if block else response
-
-
-def same(value: Any, expected: Any) -> bool:
-  """Equality of plain data by value and type: True is not 1, 1.0 is not 1."""
-  if type(value) is not type(expected):
-    return False
-  if isinstance(expected, list):
-    return len(value) == len(expected) and all(map(same, value, expected))
-  if isinstance(expected, dict):
-    return value.keys() == expected.keys() and all(same(value[k], expected[k]) for k in expected)
-  return value == expected
-
-
-def read_values(output: bytes) -> dict[int, Any]:
-  """Values by test from the driver's output, which is hostile: what is not valid is left out.
-
-  A test reported twice has no value, so a candidate cannot state several guesses.
-  """
-  values: dict[int, Any] = {}
-  repeated: set[int] = set()
-  for line in output.split(b"\n"):
-    try:
-      record = json.loads(line)
-    except (ValueError, RecursionError):  # ValueError covers bad UTF-8, bad JSON, huge integers
-      continue
-    if not isinstance(record, dict) or record.keys() != {"test", "value"}:
-      continue
-    test = record["test"]
-    if type(test) is not int:
-      continue
-    if test in values:
-      repeated.add(test)
-    values[test] = record["value"]
-  return {test: value for test, value in values.items() if test not in repeated}
 
 
 def grade_format(task: Task, response: str, services: Services) -> float:
@@ -80,28 +44,23 @@ def grade_format(task: Task, response: str, services: Services) -> float:
 
 
 async def grade_tests(task: Task, response: str, services: Services, limits: Limits) -> float:
-  """Share of the hidden tests on which the candidate returns exactly what is expected."""
-  values = read_values(await _run(task, extract_code(response), services, limits))
-  expected = task.data["expected"]
-  passed = [i in values and same(values[i], want) for i, want in enumerate(expected)]
-  return sum(passed) / len(passed)
+  """Share of the hidden tests on which the candidate returns exactly what is expected.
 
-
-async def _run(task: Task, source: str, services: Services, limits: Limits) -> bytes:
-  """Standard output of the driver on the candidate; raises InfraFailure for a lost sandbox."""
+  Raises InfraFailure for a lost sandbox.
+  """
   if services.sandbox is None:
     raise ValueError(f"domain {task.domain} needs a sandbox; give Services a pool")
-  memory = int(limits.memory_mb * 2**20 * _CANDIDATE_MEMORY)
-  request = Request(
-    argv=("python3", "guest_driver.py", "candidate.py", task.data["function"], str(memory)),
-    files={
-      "guest_driver.py": _DRIVER,
-      "candidate.py": source.encode(errors="replace"),
-    },
-    stdin=json.dumps(task.data["inputs"]).encode(),
-    limits=limits,
+  calls = [Call(task.data["function"], tuple(arguments)) for arguments in task.data["inputs"]]
+  answers = await answer_calls(
+    services.sandbox,
+    "candidate.py",
+    extract_code(response).encode(errors="replace"),
+    [calls],
+    limits,
+    independent=True,
+    memory_mb=int(limits.memory_mb * _CANDIDATE_MEMORY),
   )
-  result = await services.sandbox.run(request)
-  if result.is_infra_failure:
-    raise InfraFailure(f"sandbox: {result.outcome} {result.detail}".rstrip())
-  return result.stdout
+  if answers.result.is_infra_failure:
+    raise InfraFailure(f"sandbox: {answers.result.outcome} {answers.result.detail}".rstrip())
+  passed = [answers.equals(0, i, want) for i, want in enumerate(task.data["expected"])]
+  return sum(passed) / len(passed)

@@ -1,18 +1,38 @@
 """What functions of an untrusted module return, as plain data on the host."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandbox_runner.grading.plain import decode, encode
+from sandbox_runner.grading.guest.plain import decode, encode
+from sandbox_runner.grading.match import matches
 from sandbox_runner.pool import Pool
 from sandbox_runner.types import Limits, Request, Result
 
-HERE = Path(__file__).parent
-PLAIN, CALL_DRIVER = ((HERE / f"{n}.py").read_bytes() for n in ("plain", "call_driver"))
-OWN_NAMES = ("plain", "call_driver", "unittest_driver", "tests")
+DIRECTORY = Path(__file__).parent / "guest"
+MAIN = "grade.py"
+# One file for all modules of a driver: a search for each of them takes longer than the run of one.
+PROGRAM = """import sys, types
+for name, source in {modules!r}:
+  sys.modules[name] = module = types.ModuleType(name)
+  exec(compile(source, "<" + name + ">", "exec"), module.__dict__)
+module.main(*sys.argv[1:])
+"""
+TAKEN = {"grade", "tests"} | sys.stdlib_module_names
+
+
+def program(*modules: str) -> bytes:
+  """The text of a program that runs `main` of the last module, which may import the others."""
+  package = "sandbox_runner.grading.guest"
+  sources = [(name, "") for name in ("sandbox_runner", "sandbox_runner.grading", package)]
+  sources += [(f"{package}.{name}", (DIRECTORY / f"{name}.py").read_text()) for name in modules]
+  return PROGRAM.format(modules=sources).encode()
+
+
+CALL_DRIVER = program("plain", "call_driver")
 
 
 @dataclass(frozen=True)
@@ -25,7 +45,7 @@ class Call:
 
   def encoded(self) -> list:
     kwargs = {name: encode(value) for name, value in self.kwargs.items()}
-    return [self.function, [encode(a) for a in self.args], kwargs]
+    return [None, self.function, [encode(a) for a in self.args], kwargs]
 
 
 @dataclass(frozen=True)
@@ -34,16 +54,22 @@ class Answers:
 
   Attributes:
     result: of the process that ran the module; say nothing if it `is_infra_failure`.
-    outcomes: for each group, for each call `{"value": encoded}`, `{"raised": name, "message":
-      text}`, or `{}` if nothing plain came back, or more than one answer to the same call.
+    outcomes: for each group, for each call `{"value": encoded}`, `{"object": true}` for what is no
+      plain data, `{"raised": built-in names, "args": encoded}`, or `{}` if no answer came, or more
+      than one. All of it is hostile.
   """
 
   result: Result
   outcomes: list[list[dict]]
 
   def value(self, group: int, call: int) -> Any:
-    """Raises KeyError if this call did not return plain data."""
+    """Raises KeyError or ValueError if this call did not return plain data."""
     return decode(self.outcomes[group][call]["value"])
+
+  def equals(self, group: int, call: int, expected: Any) -> bool:
+    """Whether this call returned a value of this type and equal to it: True is not 1."""
+    outcome = self.outcomes[group][call]
+    return "value" in outcome and matches(outcome["value"], expected)
 
 
 async def answer_calls(
@@ -53,38 +79,56 @@ async def answer_calls(
   groups: Sequence[Sequence[Call]],
   limits: Limits | None = None,
   tenant: str = "",
+  *,
+  independent: bool = False,
+  memory_mb: int = 0,
 ) -> Answers:
   """Makes the calls of each group, in order, on a fresh copy of the module, in one sandbox.
 
-  A call that ends its process costs the rest of its group. Raises ValueError for a module's name
-  that is not `NAME.py`.
-
     answers = await answer_calls(pool, "solution.py", source, [[Call("add", (2, 3))]])
-    assert answers.value(0, 0) == 5
+    assert answers.equals(0, 0, 5)
+
+  Args:
+    pool: where it is run.
+    module: name of the module's file.
+    source: its text.
+    groups: the calls.
+    limits: of the one run for all groups.
+    tenant: see `Request.tenant`.
+    independent: whether a call that ends its process costs itself only, and the rest of its group
+      is made on another copy of the module, instead of being lost.
+    memory_mb: what each process may map, less than the sandbox has, so that a call that takes too
+      much fails by itself; 0 for no such limit.
+
+  Raises ValueError for a module's name that is not `NAME.py`.
   """
   encoded = [[call.encoded() for call in group] for group in groups]
-  return await answer_encoded(pool, module, source, encoded, limits or Limits(), tenant)
+  order = {"groups": encoded, "independent": independent, "memory": memory_mb << 20}
+  return await answer_order(pool, module, source, order, limits or Limits(), tenant)
 
 
-async def answer_encoded(
-  pool: Pool, module: str, source: bytes, groups: list[list], limits: Limits, tenant: str
+async def answer_order(
+  pool: Pool, module: str, source: bytes, order: dict, limits: Limits, tenant: str
 ) -> Answers:
-  order = {"module": module_name(module), "groups": groups}
+  """`order` without the module's name; see the driver."""
   request = Request(
-    ("python3", "call_driver.py"),
-    files={"call_driver.py": CALL_DRIVER, "plain.py": PLAIN, module: source},
-    stdin=json.dumps(order).encode(),
+    ("python3", MAIN),
+    files={MAIN: CALL_DRIVER, module: source},
+    stdin=json.dumps({"module": module_name(module), **order}).encode(),
     limits=limits,
     tenant=tenant,
   )
   result = await pool.run(request)
-  return Answers(result, read_outcomes(result.stdout, [len(g) for g in groups]))
+  return Answers(result, read_outcomes(result.stdout, [len(g) for g in order["groups"]]))
 
 
 def module_name(module: str) -> str:
   name = module.removesuffix(".py")
-  if name == module or not name.isidentifier() or name in OWN_NAMES:
-    raise ValueError(f"module={module!r} must be NAME.py, with another name than {OWN_NAMES}")
+  if name == module or not name.isidentifier() or name in TAKEN:
+    raise ValueError(
+      f"module={module!r} must be NAME.py, and NAME neither 'grade' nor 'tests' nor the name of a "
+      "module of the standard library; try 'solution.py'"
+    )
   return name
 
 
@@ -96,8 +140,6 @@ def read_outcomes(output: bytes, sizes: list[int]) -> list[list[dict]]:
       record = json.loads(line)
       place = (record["group"], record["call"])
       outcome = record["outcome"]
-      if "value" in outcome:
-        decode(outcome["value"])
     except (ValueError, RecursionError, KeyError, TypeError):  # ValueError covers huge integers
       continue
     if isinstance(outcome, dict) and all(type(n) is int for n in place):

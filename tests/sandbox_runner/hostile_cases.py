@@ -7,8 +7,10 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_files import pytest_files
+
 from sandbox_runner import Limits, Outcome, Pool, Request, Result
-from sandbox_runner.grading import Grade, grade_unittest
+from sandbox_runner.grading import Grade, grade_pytest, grade_unittest
 
 DIRECTORY = Path(__file__).parent.parent / "hostile"
 MAIN = {"python": ("python3", "main.py"), "bash": ("bash", "main.sh")}
@@ -83,10 +85,11 @@ def request(run: dict, limits: dict, names: dict[str, str]) -> Request:
 async def graded(pool: Pool, case: dict) -> Grade:
   """The grade of the case's program by the case's tests."""
   grade = case["grade"]
-  if grade["style"] != "unittest":
-    raise ValueError(f"tests in the style of {grade['style']!r} are not known here")
-  return await grade_unittest(
+  styles = {"unittest": (grade_unittest, {}), "pytest": (grade_pytest, pytest_files())}
+  grader, files = styles[grade["style"]]
+  return await grader(
     pool,
+    files=files,
     tests=grade["tests"].encode(),
     module=grade["module"],
     source=content(case["program"]),

@@ -1,5 +1,6 @@
 """python -m sandbox_runner: each command, its exit status, and one line for what is wrong."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -11,6 +12,7 @@ import pytest
 from sandbox_host import arguments_of_all
 
 from sandbox_runner import bench
+from sandbox_runner.__main__ import parser
 from sandbox_runner.audit import Audit
 from sandbox_runner.cgroups import ControlGroup, find_parents
 from sandbox_runner.posture import CHECKS
@@ -72,6 +74,14 @@ def test_run_tells_other_ends_apart():
     (("run", "--backend", "bwrap", "--", ""), "argv is empty"),
     (("bench", "--size", "0"), "size=0 must be at least 1"),
     (("bench", "--seconds", "0"), "--seconds 0 must be above 0"),
+    (("bench", "--seconds", "inf"), "--seconds inf must be above 0, and end"),
+    (("run", "--file", "README.md", "--file", "docs/../README.md", "--", "true"), "rename one"),
+    (("run", "--wall-s", "nan", "--", "true"), "wall_s=nan must be in"),
+    (("doctor", "x"), "unrecognized arguments: x"),
+    (("reap", "x"), "unrecognized arguments: x"),
+    (("audit", "verify", "/"), "'/'"),
+    (("audit", "verify", "--noted", "xyz", "/"), "'xyz' is no hash"),
+    (("audit", "verify", "--after", "xyz", "/"), "'xyz' is no hash"),
     (("bench", "--backend", "bwrap", "--snippet", "1/0"), "ZeroDivisionError"),
     (("audit",), "the following arguments are required: ACTION"),
     (("audit", "verify", "/nowhere/x"), "'/nowhere/x'"),
@@ -85,11 +95,31 @@ def test_bad_input_is_one_line_and_status_2(arguments: tuple[str, ...], said: st
   assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", [(), ("run",), ("bench",), ("posture",), ("audit", "verify")])
-def test_help_says_what_each_option_is(verb: tuple[str, ...]):
+@pytest.mark.parametrize(
+  "verb",
+  [
+    *((), ("run",), ("bench",), ("posture",), ("doctor",), ("reap",), ("audit",)),
+    ("audit", "verify"),
+  ],
+)
+def test_help_says_what_each_command_is(verb: tuple[str, ...]):
   done = command(*verb, "--help")
-  assert done.returncode == 0
-  assert done.stdout.startswith("usage: python -m sandbox_runner " + " ".join(verb))
+  assert (done.returncode, done.stderr) == (0, "")
+  usage, description, *_ = done.stdout.split("\n\n")
+  assert usage.startswith("usage: python -m sandbox_runner " + " ".join(verb))
+  assert len(description) > 20
+
+
+def test_every_option_is_explained():
+  parsers = [parser()]
+  for one in parsers:
+    for action in one._actions:
+      if isinstance(action, argparse._SubParsersAction):
+        parsers += action.choices.values()
+        assert {c.dest for c in action._choices_actions if c.help} == set(action.choices)
+      else:
+        assert action.help, (one.prog, action.dest)
+  assert len(parsers) == 8
 
 
 def test_no_backend_is_said_with_the_way_to_get_one(tmp_path: Path):

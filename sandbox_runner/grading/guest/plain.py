@@ -1,17 +1,28 @@
-"""Plain data as JSON and back, in the sandboxes and on the host. Standard library only.
+"""Plain data as JSON and back, in the sandboxes and on the host.
 
 JSON's own values and lists stand for themselves; the rest are objects with one key, their type.
 """
 
+import json
+from collections import Counter, OrderedDict, defaultdict
+
 MAX_DEPTH = 50
+MAX_JSON_BITS = 10_000  # Python refuses to read longer numbers from decimal digits
 SEQUENCES = {tuple: "tuple", set: "set", frozenset: "frozenset"}
 MAKERS = {name: kind for kind, name in SEQUENCES.items()}
+MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+SCALARS = (bool, int, float, str)
 
 
 def encode(value, depth=MAX_DEPTH):
-  """Raises ValueError for what is not plain; a subclass of a plain type is not plain."""
+  """Raises ValueError for what is not plain; a subclass of a plain type is not plain.
+
+  Equal sets have one encoding. The standard library's dicts become dicts.
+  """
   kind = type(value)
-  if value is None or kind in (bool, int, float, str):
+  if kind is int and value.bit_length() > MAX_JSON_BITS:
+    return {"int": hex(value)}
+  if value is None or kind in SCALARS:
     return value
   if depth == 0:
     raise ValueError("nested too deeply")
@@ -19,16 +30,18 @@ def encode(value, depth=MAX_DEPTH):
     return {"bytes": value.hex()}
   if kind is list:
     return [encode(item, depth - 1) for item in value]
+  if kind is tuple:
+    return {"tuple": [encode(item, depth - 1) for item in value]}
   if kind in SEQUENCES:
-    return {SEQUENCES[kind]: [encode(item, depth - 1) for item in value]}
-  if kind is dict:
+    return {SEQUENCES[kind]: sorted((encode(item, depth - 1) for item in value), key=json.dumps)}
+  if kind in MAPPINGS:
     return {"dict": [[encode(k, depth - 1), encode(v, depth - 1)] for k, v in value.items()]}
   raise ValueError("not plain data")
 
 
 def decode(encoded, depth=MAX_DEPTH):
   """Raises ValueError for what `encode` cannot have made."""
-  if encoded is None or isinstance(encoded, (bool, int, float, str)):
+  if encoded is None or isinstance(encoded, SCALARS):
     return encoded
   if depth == 0:
     raise ValueError("nested too deeply")
@@ -38,6 +51,8 @@ def decode(encoded, depth=MAX_DEPTH):
     raise ValueError("not an object with one key")
   ((name, content),) = encoded.items()
   try:
+    if name == "int":
+      return int(content, 16)
     if name == "bytes":
       return bytes.fromhex(content)
     if name == "dict":

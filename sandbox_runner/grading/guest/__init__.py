@@ -1,0 +1,1 @@
+"""What runs in the sandboxes of a grader; the host imports only `plain`. Standard library only."""
