@@ -79,11 +79,19 @@ def test_packages_have_an_init():
   assert [relative(d) for d in directories if not (d / "__init__.py").exists()] == []
 
 
-def test_packages_hold_only_python():
-  """What is not Python would need package_data, or an installed ptjax lacks it."""
-  tracked = (path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file())
-  others = [relative(p) for p in tracked if p.suffix != ".py" and "__pycache__" not in p.parts]
-  assert others == []
+def test_packages_hold_only_python_and_package_data():
+  """What else lies there, an installed ptjax would lack."""
+  setup = configparser.ConfigParser()
+  setup.read(ROOT / "setup.cfg")
+  data = {
+    relative(path)
+    for package, patterns in setup["options.package_data"].items()
+    for pattern in patterns.split()
+    for path in (ROOT / package.replace(".", "/")).glob(pattern)
+  }
+  files = (path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file())
+  others = {relative(p) for p in files if p.suffix != ".py" and "__pycache__" not in p.parts}
+  assert others == data
 
 
 def test_test_modules_have_unique_names():

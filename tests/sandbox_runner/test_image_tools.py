@@ -81,7 +81,7 @@ def test_terminal(open_image: OpenImage):
       )
       await said("printf 'int main(){return 7;}' >seven.c; gcc -o seven seven.c")
       assert await said("./seven; echo $?") == "7\n"
-      assert await said("echo '{\"a\": [1, 2]}' | jq -c .a") == "[1,2]\n"
+      assert await said("echo '{\"a\": [1, 2]}' | jq -cM .a") == "[1,2]\n"
 
   driver.run(go())
 
