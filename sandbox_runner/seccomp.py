@@ -3,8 +3,7 @@
 The kernel takes a filter as BPF code. libseccomp makes that code from the lists below, for each
 processor; `python -m sandbox_runner.seccomp` writes it to `seccomp_programs.py`, so that a machine
 that runs sandboxes needs no libseccomp. A denied call returns EPERM. `clone3`, whose flags a filter
-cannot see, returns ENOSYS, upon which the C library uses `clone`. So does `statx` with a flag that
-`ls` gives and old releases of gVisor refuse; the C library then uses `newfstatat`.
+cannot see, returns ENOSYS, upon which the C library uses `clone`.
 """
 
 import base64
@@ -41,7 +40,6 @@ DENIED = {
 NEW_NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
 SOCKET_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK
 LAST_FAMILY = 63
-AT_NO_AUTOMOUNT = 0x800
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 EQUAL, GREATER_EQUAL, MASKED_EQUAL = 4, 5, 7
@@ -96,7 +94,6 @@ def build(architecture: int) -> bytes:
     for call in calls.split():
       deny(call)
   deny("clone3", errno.ENOSYS)
-  deny("statx", errno.ENOSYS, (2, MASKED_EQUAL, AT_NO_AUTOMOUNT, AT_NO_AUTOMOUNT))
   for bit in range(32):
     if NEW_NAMESPACE_FLAGS >> bit & 1:
       deny("clone", errno.EPERM, (0, MASKED_EQUAL, 1 << bit, 1 << bit))
