@@ -88,6 +88,8 @@ def test_terminal(open_image: OpenImage):
 
 def test_listing_in_a_terminal(open_image: OpenImage):
   driver = open_image("terminal")
+  if driver.pool.backend.name == "docker+runsc":
+    pytest.skip("gVisor's old release refuses AT_NO_AUTOMOUNT, which ls gives to look at a file")
   result = run(driver, "ls", "-l", "/usr/bin/git")
   assert result.stdout.endswith(b"/usr/bin/git\n")
 

@@ -1,5 +1,6 @@
 """sandbox_runner without site packages, and the examples of its documentation run there."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -7,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from sandbox_runner.images import describe
+from sandbox_runner.images.store import find_tree
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = re.findall(
@@ -73,5 +77,8 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_examples_of_the_documentation(package: Path, example: str):
+  for name in re.findall(r'image="(\w+)"', example):
+    if not find_tree(describe(name)) and not os.environ.get("PTJAX_REQUIRE_DOCKER"):
+      pytest.skip(f"image {name} is not built; make images")
   done = alone(package, RUN_EXAMPLE, stdin=None, input=example)
   assert done.returncode == 0, done.stderr
