@@ -180,7 +180,7 @@ class BwrapVessel(Vessel):
       "calls": "seccomp" if filter_code else "no",
     }
 
-  def command(self, passwd: int, group: int, info: int, blocked: int) -> list[str]:
+  def command(self, passwd: int, group: int, calls: int, info: int, blocked: int) -> list[str]:
     options = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     options += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1"]
     options += ["--hostname", "sandbox", "--clearenv", "--setenv", "LANG", "C.UTF-8"]
@@ -189,6 +189,8 @@ class BwrapVessel(Vessel):
     for capability in SUPERVISOR_CAPABILITIES:
       options += ["--cap-add", f"CAP_{capability}"]
     options += ["--info-fd", str(info)]
+    if calls >= 0:
+      options += ["--seccomp", str(calls)]
     if self.backend.maps_range:
       options += ["--userns-block-fd", str(blocked)]
     options += [*self.backend.system, "--proc", "/proc", "--dev", "/dev"]
@@ -203,10 +205,14 @@ class BwrapVessel(Vessel):
     blocked_r, blocked_w = os.pipe()
     ours, theirs = [info_r, blocked_w], [info_w, blocked_r]
     try:
-      theirs += [_data_fd("passwd", PASSWD), _data_fd("group", GROUP)]
+      passwd, group = _data_fd("passwd", PASSWD), _data_fd("group", GROUP)
+      theirs += [passwd, group]
+      calls = -1
+      if code := seccomp.supervisor_filter():  # else the posture check finds it, or is waived
+        theirs.append(calls := _data_fd("calls", code))
       users = {"user": FIRST_ID, "group": FIRST_ID, "extra_groups": []}
       self.process = await asyncio.create_subprocess_exec(
-        *self.command(theirs[2], theirs[3], info_w, blocked_r),
+        *self.command(passwd, group, calls, info_w, blocked_r),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=self.log,

@@ -153,6 +153,8 @@ class DockerVessel(Vessel):
     options += ["--shm-size", f"{limits.disk_mb << 7}k"]
     options += ["--memory", memory, "--memory-swap", memory, "--pids-limit", str(pids)]
     options += ["--user", "0:0", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    if backend.runtime == "runc":  # gVisor does not hand the guest's calls on to this kernel
+      options += ["--security-opt", f"seccomp={seccomp.docker_profile()}"]
     for capability in CAPABILITIES:
       options += ["--cap-add", capability]
     options += ["--ulimit", "core=0", "--env", "LANG=C.UTF-8"]
