@@ -100,6 +100,8 @@ class DockerBackend(Backend):
             await process.wait()
     except TimeoutError as e:
       raise SandboxLost(f"docker {arguments[0]} did not answer within {CLI_S:.0f} s") from e
+    except OSError as e:  # no such command any more, or no process or descriptor left for it
+      raise SandboxLost(f"docker {arguments[0]} could not be started: {e}") from e
     if process.returncode:
       raise SandboxLost(f"docker {arguments[0]}: {said.decode('utf-8', 'replace').strip()[-200:]}")
     return said.decode("utf-8", "replace").strip()

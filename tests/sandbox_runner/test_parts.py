@@ -135,7 +135,7 @@ def test_unsound_reports_lose_the_sandbox(change: dict):
     ("wall", signal.SIGKILL, 1, 0.1, Outcome.pids_limit, (Outcome.timeout, None, None)),
     ("disk", signal.SIGKILL, 1, 0.1, None, (Outcome.disk_limit, None, None)),
     ("pids", signal.SIGKILL, 1, 0.1, None, (Outcome.pids_limit, None, None)),
-    ("exit", signal.SIGXFSZ, 0, 0.1, None, (Outcome.disk_limit, None, None)),
+    ("exit", signal.SIGXFSZ, 0, 0.1, None, (Outcome.signal, None, 25)),  # any program can send it
     ("exit", 0, 0, 0.1, Outcome.pids_limit, (Outcome.pids_limit, None, None)),
   ],
 )
