@@ -1,28 +1,18 @@
 """The hostile suite by a user who is not root: no control group, no range of users to map."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from pytest_files import pytest_files
 
 from sandbox_runner.backends.bwrap import find_python
 
 REPOSITORY = Path(__file__).parent.parent.parent
-PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
 COPIED = ("sandbox_runner", "tests/hostile", "tests/sandbox_runner")
 NOBODY = 65534
-
-
-def copy_module(name: str, target: Path) -> None:
-  """A package or module of this interpreter's, for another one: pytest is Python alone."""
-  origin = Path(importlib.util.find_spec(name).origin)
-  if origin.name == "__init__.py":
-    shutil.copytree(origin.parent, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-  else:
-    shutil.copy(origin, target)
 
 
 @pytest.mark.slow
@@ -34,8 +24,10 @@ def test_hostile_suite(open_directory: Path):
     shutil.copytree(REPOSITORY / name, open_directory / name, ignore=ignored)
   for name in ("setup.cfg", "tests/conftest.py", "tests/hostile_table.py"):
     shutil.copy(REPOSITORY / name, open_directory / name)
-  for name in PYTEST:
-    copy_module(name, open_directory)
+  for name, content in pytest_files().items():
+    path = open_directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
   for directory, _, _ in os.walk(open_directory):
     os.chown(directory, NOBODY, NOBODY)
   command = [find_python()[0], "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "bwrap"]
