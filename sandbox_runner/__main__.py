@@ -28,7 +28,7 @@ from sandbox_runner.images.command import add_images, run_images
 from sandbox_runner.journal import reap
 from sandbox_runner.pool import Pool, PoolConfig
 from sandbox_runner.posture import CHECKS
-from sandbox_runner.types import Limits, Outcome, Request
+from sandbox_runner.types import Limits, Request
 
 RUN_HELP = "run one program; exit status its own, 128 + signal, or 125 for any other outcome"
 BENCH_HELP = "executions a second and latencies of a Python snippet; exit status 1 if things leak"
@@ -165,11 +165,11 @@ async def run_one(arguments: argparse.Namespace) -> int:
     result = await pool.run(request, deadline_s=arguments.deadline_s)
   sys.stdout.buffer.write(result.stdout)
   sys.stderr.buffer.write(result.stderr)
-  if result.outcome == Outcome.exit:
+  if result.exit_code is not None:
     return result.exit_code
   detail = f": {result.detail}" if result.detail else ""
   print(f"sandbox_runner: {result.outcome}{detail} ({result.backend})", file=sys.stderr)
-  return 128 + result.signal if result.outcome == Outcome.signal else 125
+  return 125 if result.signal is None else 128 + result.signal
 
 
 async def run_bench(arguments: argparse.Namespace) -> int:

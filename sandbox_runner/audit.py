@@ -107,7 +107,7 @@ class Audit:
     """The line of one request; `result` is None for one that was refused."""
     if self.path is None:
       return
-    entry = {"tenant": request.tenant, "sandbox": sandbox, "limits": vars(request.limits)}
+    entry: dict = {"tenant": request.tenant, "sandbox": sandbox, "limits": vars(request.limits)}
     if result is None:
       entry |= {"outcome": "rejected", "detail": rejected}
     else:
@@ -125,12 +125,12 @@ class Audit:
       return
     entry = {"event": name, "time": time.time(), **entry}
     try:
-      self._lock()
-      line, digest = self._sealed(entry)
+      self._lock(self.path)
+      line, digest = self._sealed(self.path, entry)
       if self._size > 0 and self._size + len(line) > self.rotate_bytes:
         os.rename(self.path, f"{self.path}.{next_number(self.path)}")
-        self._lock()
-        line, digest = self._sealed(entry)  # another runner may have begun the new file
+        self._lock(self.path)
+        line, digest = self._sealed(self.path, entry)  # another runner may have begun the new file
       self._write(line)
       self._previous = digest
     except OSError as e:
@@ -143,12 +143,12 @@ class Audit:
       os.close(self._fd)
       self._fd = -1
 
-  def _lock(self) -> None:
+  def _lock(self, path: Path) -> None:
     """Locks the file that is at `path` now, for another runner may have rotated it away."""
     deadline = time.monotonic() + LOCK_S
     while True:
       if self._fd < 0:
-        self._fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size = -1
       try:
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,7 +158,7 @@ class Audit:
         time.sleep(0.001)
         continue
       with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.stat(self.path), os.fstat(self._fd)):
+        if os.path.samestat(os.stat(path), os.fstat(self._fd)):
           return
       self.close()
 
@@ -166,13 +166,13 @@ class Audit:
     if self._fd >= 0:
       fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-  def _sealed(self, entry: dict) -> tuple[bytes, str]:
+  def _sealed(self, path: Path, entry: dict) -> tuple[bytes, str]:
     """The entry as the next line, after whatever others have written. Called under the lock."""
     size = os.fstat(self._fd).st_size
     before = b""
     if size != self._size:
       self._size = size
-      end = read_end(self.path)
+      end = read_end(path)
       self._previous = end.digest
       if end.torn:
         recovered = {"event": "recovered", "time": time.time(), "after": end.after}

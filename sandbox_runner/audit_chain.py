@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-START = "0" * 64  # stands for the line before the first
+START: str = "0" * 64  # stands for the line before the first
 MAX_LINE = 64 << 20
 _SEALED = re.compile(
   rb'\{"hash": "([0-9a-f]{64})", ("previous": "([0-9a-f]{64})"[^\n]*\})', re.DOTALL

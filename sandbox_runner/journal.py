@@ -43,10 +43,14 @@ class Journal:
 
   @classmethod
   def create(cls) -> "Journal":
-    path = state_directory() / f"{secrets.token_hex(6)}.jsonl"
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    return cls(path, fd)
+    """A reaper may find the file before it is locked, and remove it: then there is another one."""
+    while True:
+      path = state_directory() / f"{secrets.token_hex(6)}.jsonl"
+      fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o600)
+      fcntl.flock(fd, fcntl.LOCK_EX)
+      if os.fstat(fd).st_nlink:
+        return cls(path, fd)
+      os.close(fd)
 
   def add(self, kind: str, names: list[str]) -> None:
     """Called before the things of these names are made. Raises OSError if it cannot be written."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sandbox_runner.sandbox import Sandbox
 from sandbox_runner.scheduler import Entry, Scheduler
-from sandbox_runner.types import Limits, Request, SandboxLost
+from sandbox_runner.types import Limits, PoolClosedError, Request, SandboxLost
 
 log = logging.getLogger("sandbox_runner")
 END_S = 1.0  # how long a caller waits for the end of its sandbox, which goes on without it
@@ -33,6 +33,12 @@ class Turn:
   request: Request
   future: asyncio.Future[Loan]
   claimed: bool = False
+
+  @property
+  def lent(self) -> bool:
+    """Whether the future has a loan: it is neither open, nor given up, nor refused."""
+    done = self.future.done() and not self.future.cancelled()
+    return done and self.future.exception() is None
 
   async def claim(self) -> Loan:
     loan = await self.future
@@ -70,18 +76,38 @@ class Places:
     # The last one back is the next one out: its memory is still in the caches.
     self.free: list[Sandbox | None] = []
     self._background: set[asyncio.Task] = set()
+    self._turns: set[Turn] = set()  # those that wait
+    self._loans: set[Loan] = set()
+    self._all_back = asyncio.Event()
     self._timer: asyncio.TimerHandle | None = None
-    self.closing = False  # from then on no sandbox is replaced
+    self.closing = True  # before the start and after the end no place is lent
 
   async def start(self, size: int) -> None:
     """Raises SandboxLost or OSError if the first sandbox does not open."""
+    self.closing = False
     self.free.append(await self.open(self.limits))
     for _ in range(size - 1):
       self._warm()
 
-  async def close(self) -> None:
-    """Ends all that is not lent. Called when nothing is lent any more."""
+  def check_open(self) -> None:
+    """Raises PoolClosedError."""
+    if self.closing:
+      raise _closed()
+
+  def refuse(self) -> None:
+    """From now on: whoever waits for a place, or will ask for one, gets PoolClosedError."""
     self.closing = True
+    for turn in self._turns:
+      if not turn.future.done():
+        turn.future.set_exception(_closed())
+        turn.future.exception()  # the waiter may have gone away: nobody has to look at it
+
+  async def close(self) -> None:
+    """Waits until all that is lent is back, and ends all."""
+    self.refuse()
+    while self._loans:
+      self._all_back.clear()
+      await self._all_back.wait()
     if self._timer:
       self._timer.cancel()
     await self.settle()
@@ -94,17 +120,23 @@ class Places:
       await asyncio.gather(*self._background, return_exceptions=True)
 
   def queue(self, request: Request, priority: int = 0) -> Turn:
-    """Joins the queue. Whoever calls this calls `leave` in the end, whatever happens."""
+    """Joins the queue. Whoever calls this calls `leave` in the end, whatever happens.
+
+    Raises PoolClosedError.
+    """
+    self.check_open()
     future = asyncio.get_running_loop().create_future()
     entry = Entry(request.tenant, priority, time.monotonic())
     turn = entry.payload = Turn(entry, request, future)
+    self._turns.add(turn)
     self.scheduler.submit(entry)
     self._dispatch()
     return turn
 
   def leave(self, turn: Turn) -> None:
     """Gives up a turn that has not come, or a loan that nobody has claimed."""
-    if turn.future.done() and not turn.future.cancelled():
+    self._turns.discard(turn)
+    if turn.lent:
       if not turn.claimed:
         turn.claimed = True
         self.give_back(turn.future.result())
@@ -138,6 +170,8 @@ class Places:
   def give_back(self, loan: Loan) -> None:
     """A worn sandbox, or one that has broken the protocol, is replaced."""
     self.scheduler.finish(loan.entry, time.monotonic() - loan.began)
+    self._loans.discard(loan)
+    self._all_back.set()
     sandbox = loan.sandbox
     if sandbox and not 0 <= sandbox.runs < self.runs_per_sandbox:
       self.in_background(sandbox.close())
@@ -187,17 +221,19 @@ class Places:
   def _dispatch(self) -> None:
     """Lends free places for as long as somebody may have one."""
     now = time.monotonic()
-    while self.free and (entry := self.scheduler.take(now)):
-      turn = entry.payload
+    while self.free and not self.closing and (entry := self.scheduler.take(now)):
+      turn: Turn = entry.payload
       if turn.future.done():  # cancelled, and its waiter has not run since
         self.scheduler.finish(entry, 0.0)
         continue
       sandbox = self._pick(turn.request) or self._pick_any()
-      turn.future.set_result(Loan(entry, sandbox, now - entry.submitted, now))
+      loan = Loan(entry, sandbox, now - entry.submitted, now)
+      self._loans.add(loan)
+      turn.future.set_result(loan)
     if self._timer:
       self._timer.cancel()
       self._timer = None
-    ready_at = self.scheduler.ready_at(now) if self.free else math.inf
+    ready_at = self.scheduler.ready_at(now) if self.free and not self.closing else math.inf
     if math.isfinite(ready_at):
       loop = asyncio.get_running_loop()
       self._timer = loop.call_later(ready_at - now, self._dispatch)
@@ -205,7 +241,8 @@ class Places:
   def _pick(self, request: Request) -> Sandbox | None:
     """Takes a free sandbox that suits out of its place."""
     for i in reversed(range(len(self.free))):
-      if self.free[i] and suits(self.free[i], request):
+      sandbox = self.free[i]
+      if sandbox and suits(sandbox, request):
         return self.free.pop(i)
     return None
 
@@ -215,6 +252,10 @@ class Places:
       if sandbox is None:
         return self.free.pop(i)
     return self.free.pop()
+
+
+def _closed() -> PoolClosedError:
+  return PoolClosedError("the pool is closed; use it within its `async with`")
 
 
 async def _first_to_succeed(starts: list[asyncio.Task]) -> asyncio.Task:

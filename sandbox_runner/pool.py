@@ -20,6 +20,7 @@ from sandbox_runner.types import (
   Limits,
   NoBackendError,
   Outcome,
+  PoolClosedError,
   Request,
   RequestError,
   Result,
@@ -103,7 +104,7 @@ class Pool:
     self.config = config
     self.backend: Backend
     self.posture: dict[str, str] = {}  # check -> what is wrong
-    self._audit: Audit | None = None
+    self._audit = Audit(None)  # until the pool is opened
     scheduler = Scheduler(
       config.tenants, config.default_tenant, config.queue_limit, config.ageing_s
     )
@@ -139,15 +140,15 @@ class Pool:
     await self._tear_down()
 
   async def _tear_down(self) -> None:
-    self._closing = self._places.closing = True
+    self._closing = True
+    self._places.refuse()
     await asyncio.gather(*(session.close() for session in tuple(self._sessions)))
     for task in self._running:
       task.cancel()
     while self._running:
       await asyncio.gather(*self._running, return_exceptions=True)
     await self._places.close()
-    if self._audit:
-      self._audit.close()
+    self._audit.close()
     in_doubt = self.backend.in_doubt if hasattr(self, "backend") else ()
     swept = await asyncio.to_thread(remove_containers, self.runner) if in_doubt else []
     self._journal.close(all_removed=swept is not None)
@@ -194,8 +195,10 @@ class Pool:
         the state of the program, which is killed.
       wait: False raises QueueFullError, rather than waiting, if the queue is full.
 
-    Raises RequestError (a ValueError) for a request that no sandbox could run.
+    Raises RequestError (a ValueError) for a request that no sandbox could run, PoolClosedError
+    (another) outside the pool's `async with`.
     """
+    self._places.check_open()
     try:
       check_request(request)
     except RequestError as e:
@@ -214,6 +217,8 @@ class Pool:
         result = await task
     except TimeoutError:
       result = self._cancelled(f"its deadline of {deadline_s:g} s passed")
+    except PoolClosedError:  # while it was in the queue
+      result = self._cancelled("the pool was closed")
     except asyncio.CancelledError:
       if not (self._closing and task.cancelled()):
         self._account(job, self._cancelled("the caller no longer wants it"))

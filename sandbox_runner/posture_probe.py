@@ -77,7 +77,7 @@ def connection_errors():
       with socket.create_connection((host, port), timeout=1):
         found[host] = ""
     except OSError as e:
-      found[host] = errno.errorcode.get(e.errno, str(e))
+      found[host] = errno.errorcode.get(e.errno or 0, str(e))
   return found
 
 

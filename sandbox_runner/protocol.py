@@ -66,7 +66,7 @@ def task_frame(
 ) -> list[bytes]:
   """The frame of one request. `address_space` and `processes` are rlimits, 0 for none."""
   limits = request.limits
-  header = {
+  header: dict = {
     "argv": request.argv,
     "env": {**BASE_ENV, **request.env},
     "files": [(name, len(content)) for name, content in request.files.items()],

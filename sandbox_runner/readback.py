@@ -70,7 +70,7 @@ class ReadBack:
       and type(mtime_ns) is int
       and abs(mtime_ns) < 1 << 62
     )
-    if not sound:
+    if not (isinstance(kind, str) and sound):
       raise SandboxLost("an entry from the sandbox contradicts itself")
     return SnapshotEntry(kind, content, mode & 0o777, mtime_ns)
 

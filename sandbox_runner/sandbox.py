@@ -1,7 +1,6 @@
 """One sandbox and the conversation with its supervisor: a request in, a result out."""
 
 import asyncio
-import contextlib
 import math
 import os
 import signal
@@ -41,11 +40,11 @@ class Sandbox:
     sandbox = cls(name, backend.name, vessel)
     try:
       async with asyncio.timeout(BOOTSTRAP_LIMIT_S):
-        stdin = vessel.process.stdin
+        stdin = vessel.stdin
         stdin.write(GUEST)
         stdin.writelines(protocol.frame(vessel.setup))
         await stdin.drain()
-        await protocol.read_frame(vessel.process.stdout, max_blob=0)
+        await protocol.read_frame(vessel.stdout, max_blob=0)
         await vessel.started()
     except (TimeoutError, OSError, SandboxLost) as e:
       words = vessel.last_words()
@@ -83,7 +82,7 @@ class Sandbox:
       report = answer.result()
       usage, wall_s = vessel.usage(), time.monotonic() - started
       if request.copy_out:
-        await back.receive(vessel.process.stdout)
+        await back.receive(vessel.stdout)
         await self._until_clean()
     except TimeoutError:
       # The supervisor missed its own deadline. The program's time is over, whoever is at fault.
@@ -101,8 +100,9 @@ class Sandbox:
     finally:
       self.listens = False
       answer.cancel()
-      with contextlib.suppress(asyncio.CancelledError, SandboxLost, OSError):
-        await answer
+      await asyncio.wait((answer,))  # which, unlike `await answer`, lets our own cancellation out
+      if not answer.cancelled():
+        answer.exception()  # has been raised, or came too late to say anything
     cpu_s = max(report.cpu_s, usage.cpu_s or 0.0)
     verdict = judge(report, usage.oom_kills, cpu_s, limits, ended)
     return self._result(verdict, report, output, usage, wall_s, back)
@@ -111,40 +111,40 @@ class Sandbox:
     """What a run was is known by now; a sandbox that cannot be emptied is not used again."""
     try:
       async with asyncio.timeout(CLEAN_S):
-        await protocol.read_frame(self.vessel.process.stdout, max_blob=0)
+        await protocol.read_frame(self.vessel.stdout, max_blob=0)
     except (TimeoutError, SandboxLost):
       self.runs = -1
 
   def tell(self, header: dict, blob: bytes = b"") -> bool:
     """Something for the task that runs now. False if it cannot take it yet, or any more."""
     if self.listens:
-      self.vessel.process.stdin.writelines(protocol.frame(header, blob))
+      self.vessel.stdin.writelines(protocol.frame(header, blob))
     return self.listens
 
   async def read_back(self, patterns: tuple[str, ...], limits: Limits, tree: bool) -> ReadBack:
     """Files of the work directory while nothing runs. Raises SandboxLost."""
     back = ReadBack(limits, tree)
-    stdin = self.vessel.process.stdin
+    stdin = self.vessel.stdin
     try:
       order = protocol.read_order(patterns, limits, tree)
       stdin.writelines(protocol.frame({"read": order}))
       await stdin.drain()
     except OSError as e:
       raise SandboxLost(f"{e}; {self.vessel.last_words()}") from e
-    await back.receive(self.vessel.process.stdout)
+    await back.receive(self.vessel.stdout)
     return back
 
   async def _exchange(
     self, pieces: list[bytes], output: protocol.Output, mode: protocol.Mode
   ) -> protocol.Report:
-    stdin = self.vessel.process.stdin
+    stdin = self.vessel.stdin
     for piece in pieces:
       stdin.write(piece)
       await stdin.drain()
     self.listens = True
     if mode.on_start:
       mode.on_start()
-    return await protocol.read_report(self.vessel.process.stdout, output)
+    return await protocol.read_report(self.vessel.stdout, output)
 
   def _lost(
     self, outcome: Outcome, started: float, usage: Usage, output: protocol.Output, detail: str
@@ -221,6 +221,4 @@ def judge(
     return Outcome.oom, None, None
   if number in (signal.SIGXCPU, signal.SIGKILL) and cpu_s >= limits.cpu_s:
     return Outcome.timeout, None, None
-  if number == signal.SIGXFSZ:  # a program that sends it to itself has wanted to be reported so
-    return Outcome.disk_limit, None, None
   return Outcome.signal, None, number

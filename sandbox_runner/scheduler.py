@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class QueueFullError(ValueError):
@@ -76,7 +77,7 @@ class Entry:
   tenant: str
   priority: int
   submitted: float
-  payload: object = None
+  payload: Any = None
   state: str = "new"  # then perhaps "outside", "inside", and at last "taken" or "cancelled"
   charged_s: float = 0.0
 
@@ -155,6 +156,8 @@ class Scheduler:
   def cancel(self, entry: Entry) -> None:
     """Takes a waiting entry out. Nothing happens to one that was taken."""
     tenant, state = self._tenants.get(entry.tenant), entry.state
+    if tenant is None:
+      return
     if state == "outside":
       tenant.outside.remove(entry)
       self._outside -= 1
@@ -169,11 +172,11 @@ class Scheduler:
 
   def take(self, now: float) -> Entry | None:
     """The entry that is next, its tenant charged. None if there is none that may run now."""
-    waiting = [t for t in self._active if t.head()]
-    ready = [t for t in waiting if t.bucket.ready_at(now) <= now]
+    waiting = [(t, head) for t in self._active if (head := t.head())]
+    ready = [(t, head) for t, head in waiting if t.bucket.ready_at(now) <= now]
     if not ready:
       return None
-    tenant = min(ready, key=self._standing)
+    tenant, _ = min(ready, key=self._standing)
     _, _, entry = heapq.heappop(tenant.heap)
     entry.state, entry.charged_s = "taken", tenant.mean_s
     tenant.bucket.take()
@@ -219,9 +222,9 @@ class Scheduler:
     if tenant.idle:
       self._active.pop(tenant)
 
-  def _standing(self, tenant: _Tenant) -> tuple[float, float]:
+  def _standing(self, waiting: tuple[_Tenant, Entry]) -> tuple[float, float]:
     """The lowest is served. Among equals, whose request is the oldest."""
-    head = tenant.head()
+    tenant, head = waiting
     return tenant.virtual - head.priority * self.ageing_s, head.submitted
 
   def _let_in(self, tenant: _Tenant, entry: Entry) -> None:

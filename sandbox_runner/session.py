@@ -276,6 +276,7 @@ async def lease(
 
   try:
     sandbox = await places.fit(loan, request)
+    places.check_open()  # opening one takes its time
   except (SandboxLost, OSError) as e:
     await give_up()
     raise SessionLost(f"no sandbox could be opened: {e}") from e

@@ -10,6 +10,10 @@ class NoBackendError(ValueError):
   """No sandbox backend works on this machine. The text is one line and says how to get one."""
 
 
+class PoolClosedError(ValueError):
+  """The pool is closed, or was never opened: it serves only within its `async with`."""
+
+
 class RequestError(ValueError):
   """A request that is refused before anything is started."""
 
@@ -26,7 +30,7 @@ class Outcome(enum.StrEnum):
   timeout = "timeout"  # the wall clock or the processor time ran out
   oom = "oom"  # the memory limit was hit and the main process was killed for it
   pids_limit = "pids_limit"  # ended by the runner for its number of processes, or its endless forks
-  disk_limit = "disk_limit"  # ended by the runner for its disk use, or by the cap on a file's size
+  disk_limit = "disk_limit"  # ended by the runner for its disk use
   output_limit = "output_limit"  # a stream went over `output_bytes`
   sandbox_lost = "sandbox_lost"  # the environment itself went away
   infra_error = "infra_error"  # the runner could not run the program

@@ -52,3 +52,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from golden_cases import load  # imports jax, so not before the variables are set
 
     metafunc.parametrize("case", list(load(*marker.args, **marker.kwargs)))
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+  """Cases and backends of the hostile suite, if it was run."""
+  from hostile_table import differences, lines
+
+  stats = terminalreporter.stats
+  outcomes = [
+    (report.nodeid, outcome)
+    for outcome in ("passed", "skipped", "failed", "error")
+    for report in stats.get(outcome, ())
+    if hasattr(report, "nodeid")
+  ]
+  if table := lines(outcomes, differences()):
+    terminalreporter.section("hostile suite")
+    for line in table:
+      terminalreporter.write_line(line)

@@ -62,7 +62,7 @@ class Usage:
 class Vessel(ABC):
   """One opened sandbox, before anything is said to it: a process with a pipe pair, and counters."""
 
-  process: asyncio.subprocess.Process
+  process: asyncio.subprocess.Process | None
   setup: dict  # the first frame
   enforced: dict[str, str]  # limit -> by what
   keeps_nothing: bool  # nothing of a task can outlive it, so the next tenant may follow
@@ -72,6 +72,20 @@ class Vessel(ABC):
     self.log = os.memfd_create("sandbox-stderr")
     self._closing: asyncio.Future[None] | None = None
     self._said = ""
+
+  @property
+  def stdin(self) -> asyncio.StreamWriter:
+    """To the supervisor, once the sandbox is open."""
+    assert self.process
+    assert self.process.stdin
+    return self.process.stdin
+
+  @property
+  def stdout(self) -> asyncio.StreamReader:
+    """From it."""
+    assert self.process
+    assert self.process.stdout
+    return self.process.stdout
 
   @abstractmethod
   async def started(self) -> None:

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypedDict
 
 from sandbox_runner import seccomp
 from sandbox_runner.backends.base import (
@@ -37,6 +38,7 @@ from sandbox_runner.journal import kill_launchers
 from sandbox_runner.types import Limits, SandboxLost
 
 INSTALL = "apt-get install -y bubblewrap"
+SEEN_PIDS = 32  # over the limit, without a control group: for the supervisor to see
 FIRST_ID, ID_COUNT = 2_000_000_000, 65536
 SUPERVISOR_CAPABILITIES = (
   "SYS_ADMIN",  # namespaces and mounts of its own
@@ -116,9 +118,10 @@ class BwrapBackend(Backend):
   ):
     super().__init__()
     self.preload, self.journal = preload, journal
-    self.program = shutil.which("bwrap")
-    if self.program is None:
+    program = shutil.which("bwrap")
+    if program is None:
       raise SandboxLost(f"bwrap is not installed; {INSTALL}")
+    self.program = program
     self.maps_range = can_map_range()
     if image:
       self.python, prefix = "/usr/bin/python3", "/usr"
@@ -170,7 +173,7 @@ class BwrapVessel(Vessel):
       grouped = {"memory": tree, "pids": tree, "cpu": f"{tree}; rlimit for each process"}
     else:
       grouped = dict.fromkeys(("memory", "pids", "cpu"), "rlimit for each process")
-      grouped["pids"] = "rlimit for the task's user"
+      grouped["pids"] = f"supervisor; rlimit for the task's user, {SEEN_PIDS} above"
     self.enforced = {
       **grouped,
       "wall": "supervisor and host",
@@ -180,7 +183,7 @@ class BwrapVessel(Vessel):
       "calls": "seccomp" if filter_code else "no",
     }
 
-  def command(self, passwd: int, group: int, info: int, blocked: int) -> list[str]:
+  def command(self, passwd: int, group: int, calls: int, info: int, blocked: int) -> list[str]:
     options = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     options += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1"]
     options += ["--hostname", "sandbox", "--clearenv", "--setenv", "LANG", "C.UTF-8"]
@@ -189,6 +192,8 @@ class BwrapVessel(Vessel):
     for capability in SUPERVISOR_CAPABILITIES:
       options += ["--cap-add", f"CAP_{capability}"]
     options += ["--info-fd", str(info)]
+    if calls >= 0:
+      options += ["--seccomp", str(calls)]
     if self.backend.maps_range:
       options += ["--userns-block-fd", str(blocked)]
     options += [*self.backend.system, "--proc", "/proc", "--dev", "/dev"]
@@ -203,17 +208,20 @@ class BwrapVessel(Vessel):
     blocked_r, blocked_w = os.pipe()
     ours, theirs = [info_r, blocked_w], [info_w, blocked_r]
     try:
-      theirs += [_data_fd("passwd", PASSWD), _data_fd("group", GROUP)]
-      users = {"user": FIRST_ID, "group": FIRST_ID, "extra_groups": []}
+      passwd, group = _data_fd("passwd", PASSWD), _data_fd("group", GROUP)
+      theirs += [passwd, group]
+      calls = -1
+      if code := seccomp.supervisor_filter():  # else the posture check finds it, or is waived
+        theirs.append(calls := _data_fd("calls", code))
       self.process = await asyncio.create_subprocess_exec(
-        *self.command(theirs[2], theirs[3], info_w, blocked_r),
+        *self.command(passwd, group, calls, info_w, blocked_r),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=self.log,
         cwd="/",
         env={},
         pass_fds=(*theirs, *(self.group.enter_fds if self.group else ())),
-        **(users if self.backend.maps_range else {}),
+        **_as_user(self.backend.maps_range),
       )
       while theirs:
         os.close(theirs.pop())
@@ -241,7 +249,7 @@ class BwrapVessel(Vessel):
       self._start = (group.oom_kills(), group.cpu_s() or 0.0, group.refused_forks())
 
   def rlimits(self, limits: Limits) -> tuple[int, int]:
-    return (0, 0) if self.group else (limits.memory_mb << 20, limits.pids)
+    return (0, 0) if self.group else (limits.memory_mb << 20, limits.pids + SEEN_PIDS)
 
   def usage(self) -> Usage:
     if not self.group:
@@ -253,12 +261,12 @@ class BwrapVessel(Vessel):
 
   async def end(self) -> None:
     if self.process:
-      self.process.stdin.close()
-      await self._end_processes()
+      self.stdin.close()
+      await self._end_processes(self.process)
     if self.group:
       self.group.remove()
 
-  async def _end_processes(self) -> None:
+  async def _end_processes(self, launcher: asyncio.subprocess.Process) -> None:
     """Ends the launcher and the supervisor, upon which the kernel ends all else.
 
     That bwrap's child dies with bwrap holds only after its setup: a bwrap that is killed before
@@ -269,15 +277,28 @@ class BwrapVessel(Vessel):
       with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(self.supervisor, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
-      self.process.kill()
-    while self.supervisor < 0 and self.process.returncode is None:
+      launcher.kill()
+    while self.supervisor < 0 and launcher.returncode is None:
       kill_launchers([self.sandbox])
       await asyncio.sleep(0.005)
     if self.supervisor < 0:
       kill_launchers([self.sandbox])
     else:
       os.close(self.supervisor)
-    await self.process.wait()
+    await launcher.wait()
+
+
+class _User(TypedDict, total=False):
+  """Arguments of a subprocess that starts as another user."""
+
+  user: int
+  group: int
+  extra_groups: list[int]
+
+
+def _as_user(maps_range: bool) -> _User:
+  """bwrap itself runs as the first user of the range, if there is one."""
+  return {"user": FIRST_ID, "group": FIRST_ID, "extra_groups": []} if maps_range else {}
 
 
 def _data_fd(name: str, data: bytes) -> int:
@@ -310,7 +331,6 @@ def bwrap_status() -> BackendStatus:
     find_python()
   except ValueError as e:
     return BackendStatus("bwrap", False, str(e), "apt-get install -y python3")
-  users = {"user": FIRST_ID, "group": FIRST_ID, "extra_groups": []} if can_map_range() else {}
   options = [
     "--unshare-user",
     "--unshare-pid",
@@ -327,7 +347,7 @@ def bwrap_status() -> BackendStatus:
     text=True,
     timeout=30,
     check=False,
-    **users,
+    **_as_user(can_map_range()),
   )
   if done.returncode:
     detail = " ".join(done.stderr.split())[:200]
@@ -335,7 +355,7 @@ def bwrap_status() -> BackendStatus:
     return BackendStatus("bwrap", False, f"bwrap cannot make namespaces here: {detail}", fix)
   parents, why_not = find_parents()
   grouped = f"control groups v{parents.version}" if parents else f"rlimits only ({why_not})"
-  users_text = "own user range" if users else "one user mapped"
+  users_text = "own user range" if can_map_range() else "one user mapped"
   version = subprocess.run(
     [program, "--version"], capture_output=True, text=True, timeout=30, check=False
   )

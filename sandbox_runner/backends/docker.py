@@ -100,6 +100,8 @@ class DockerBackend(Backend):
             await process.wait()
     except TimeoutError as e:
       raise SandboxLost(f"docker {arguments[0]} did not answer within {CLI_S:.0f} s") from e
+    except OSError as e:  # no such command any more, or no process or descriptor left for it
+      raise SandboxLost(f"docker {arguments[0]} could not be started: {e}") from e
     if process.returncode:
       raise SandboxLost(f"docker {arguments[0]}: {said.decode('utf-8', 'replace').strip()[-200:]}")
     return said.decode("utf-8", "replace").strip()
@@ -153,6 +155,8 @@ class DockerVessel(Vessel):
     options += ["--shm-size", f"{limits.disk_mb << 7}k"]
     options += ["--memory", memory, "--memory-swap", memory, "--pids-limit", str(pids)]
     options += ["--user", "0:0", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    if backend.runtime == "runc":  # gVisor does not hand the guest's calls on to this kernel
+      options += ["--security-opt", f"seccomp={seccomp.docker_profile()}"]
     for capability in CAPABILITIES:
       options += ["--cap-add", capability]
     options += ["--ulimit", "core=0", "--env", "LANG=C.UTF-8"]

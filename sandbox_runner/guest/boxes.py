@@ -29,6 +29,7 @@ PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_DUMPABLE = 1, 2, 4
 MNT_DETACH = 2
 FIRST_IN_BOX = 2  # the number of the main process; the first is the box's own
 ANSWER_S = 0.1
+THREADS_FIELD = 17  # of /proc/PID/stat, counted from the state
 SYSINFO_TASKS = 80  # where struct sysinfo has the number of tasks, on 64-bit machines
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -159,7 +160,13 @@ class NamespaceBox:
       write_text("/proc/self/gid_map", f"{TASK_ID} 0 1")
 
   def overrun(self, task):
-    """None: the one tmpfs and the control group refuse what is over a limit."""
+    """The one tmpfs and the control group refuse what is over a limit; without a group it is seen.
+
+    The task's rlimit is then somewhat above `pids`, so that there is something to be seen.
+    """
+    if not self.setup["cgroup_fds"] and count_threads({os.getpid(), self.init}) > task["pids"]:
+      return "pids"
+    return None
 
   def reap_orphans(self, main):
     """Nothing: the kernel does it for the box's first process."""
@@ -257,6 +264,19 @@ def bytes_used(directory):
   """Of the file system that `directory` is in."""
   status = os.statvfs(directory)
   return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def count_threads(but):
+  """Processes and threads that are in sight, but for the processes `but`."""
+  count = 0
+  for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) not in but:
+      try:
+        with open(f"/proc/{name}/stat", "rb") as f:
+          count += int(f.read().rpartition(b")")[2].split()[THREADS_FIELD])
+      except (FileNotFoundError, ProcessLookupError):
+        continue  # it has just ended
+  return count
 
 
 def count_tasks():

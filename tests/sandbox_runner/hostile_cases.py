@@ -15,17 +15,6 @@ from sandbox_runner.grading import Grade, grade_pytest, grade_unittest
 DIRECTORY = Path(__file__).parent.parent / "hostile"
 MAIN = {"python": ("python3", "main.py"), "bash": ("bash", "main.sh")}
 
-# Groups and cases that this version does not run, each with its reason. Data, so that it is seen.
-UNSUPPORTED_CASES: dict[str, str] = {}
-
-# Host-side conditions that this version does not check, each with its reason.
-UNSUPPORTED_WORDS = {
-  "host_disk_growth_below_mb": "the machine's disk is shared with other work during the tests",
-  "host_inode_growth_below": "the machine's disk is shared with other work during the tests",
-  "host_memory_back_to_start": "the machine's memory is shared with other work during the tests",
-  "host_clock_unchanged": "the tests have no second clock to compare with",
-}
-
 
 def load() -> dict[str, dict]:
   """Case id -> case, over all groups."""
@@ -35,10 +24,6 @@ def load() -> dict[str, dict]:
       document = json.loads(path.read_text())
       found.update({c["id"]: {**c, "group": document["group"]} for c in document["cases"]})
   return found
-
-
-def why_unsupported(case: dict) -> str | None:
-  return UNSUPPORTED_CASES.get(case["id"]) or UNSUPPORTED_CASES.get(case["group"])
 
 
 def variants(case: dict) -> Iterator[tuple[str, dict]]:

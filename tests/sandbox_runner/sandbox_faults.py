@@ -69,6 +69,10 @@ class HangingDocker:
   def answer(self) -> None:
     self._hang.unlink()
 
+  def vanish(self) -> None:
+    """The command is gone, for who has remembered its path."""
+    (self._hang.parent / "docker").unlink()
+
 
 class Daemon:
   """A docker daemon beside that of the machine, with all that it has in one directory."""

@@ -4,7 +4,9 @@ import contextlib
 import os
 import secrets
 import socket
+import subprocess
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 ESCAPES = (
@@ -68,8 +70,48 @@ def mounts() -> set[str]:
 
 
 def escaped_files() -> list[str]:
-  """Files that the cases try to make outside of their sandbox."""
-  return [f"{d}/{n}" for d in ESCAPES for n in os.listdir(d) if n.startswith("escape")]
+  """Files that the cases try to make outside of their sandbox, as far as this user may look."""
+  seen = [d for d in ESCAPES if os.access(d, os.R_OK)]
+  return [f"{d}/{n}" for d in seen for n in os.listdir(d) if n.startswith("escape")]
+
+
+class Footprint:
+  """Blocks and inodes on the host's disks in the directories of a pool, and their highest growth.
+
+  Others use the same disks during the tests, so what is free there says nothing. Only a look at
+  every directory that a pool, its containers and their logs may write to does.
+  """
+
+  def __init__(self, directories: Iterable[Path]):
+    self._directories = set(directories)
+    self._before = self._measure()
+    self.growth = (0, 0)  # bytes, inodes
+
+  def look(self) -> None:
+    now = self._measure()
+    grown = [after - before for after, before in zip(now, self._before, strict=True)]
+    self.growth = (max(self.growth[0], grown[0]), max(self.growth[1], grown[1]))
+
+  def _measure(self) -> tuple[int, int]:
+    blocks = inodes = 0
+    for top in self._directories:
+      for directory, _, names in os.walk(top):
+        for name in (".", *names):
+          with contextlib.suppress(FileNotFoundError):
+            blocks += os.lstat(os.path.join(directory, name)).st_blocks
+            inodes += 1
+    return blocks * 512, inodes
+
+
+def container_directories(container: str) -> list[Path]:
+  """Where a container has its own files on the host: its writable layer, its logs and so on."""
+  form = "{{.GraphDriver.Data.UpperDir}} {{.ResolvConfPath}}"
+  command = ["docker", "inspect", "--format", form, container]
+  done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+  layer, configuration = map(Path, done.stdout.split())
+  if not (layer.is_dir() and configuration.parent.is_dir()):
+    raise ValueError(f"the daemon's storage driver keeps {container} elsewhere than in {layer}")
+  return [layer, configuration.parent]
 
 
 class Listener:

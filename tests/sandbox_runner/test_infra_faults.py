@@ -6,8 +6,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,14 +23,22 @@ from sandbox_faults import (
   until,
 )
 
-from sandbox_runner import Limits, NoBackendError, Outcome, Pool, PoolConfig, Request, Result
+from sandbox_runner import (
+  Limits,
+  NoBackendError,
+  Outcome,
+  Pool,
+  PoolConfig,
+  Request,
+  Result,
+  SessionLost,
+)
 from sandbox_runner.backends.docker import DockerBackend
 from sandbox_runner.images import ensure_host_image
 from sandbox_runner.journal import LABEL, Journal, reap, state_directory
 from sandbox_runner.sandbox import Sandbox
 from sandbox_runner.types import SandboxLost
 
-REPOSITORY = Path(__file__).parent.parent.parent
 SLEEP = Request(("sh", "-c", "sleep 3; echo woke", "4327"))
 ECHO = Request(("echo", "healed"))
 RUNC = {"backend": "docker", "runtime": "runc"}
@@ -83,6 +91,35 @@ def test_killed_supervisor_of_bwrap_is_survived():
 
   result, following, runner = asyncio.run(go())
   assert (result.outcome, result.stdout) == (Outcome.exit, b"woke\n")
+  assert following.stdout == b"healed\n"
+  assert named(runner) == {}
+
+
+def test_hanging_supervisor():
+  """It answers nothing any more, in the middle of a run, of a session, and of a reading."""
+
+  async def go():
+    async with Pool(PoolConfig("bwrap", 1)) as pool:
+
+      def stop():
+        signal.pidfd_send_signal(vessel.supervisor, signal.SIGSTOP)
+
+      vessel = pool.idle()[0].vessel
+      call = asyncio.create_task(pool.run(replace(SLEEP, limits=Limits(wall_s=1.0))))
+      await until(sleeping)
+      stop()
+      ended = await call
+      async with pool.lease() as session:
+        vessel = session.sandbox.vessel
+        stop()
+        with pytest.raises(SessionLost):
+          await session.read_files("x")
+        with pytest.raises(SessionLost):
+          await session.exec(("true",))
+      return ended, await pool.run(ECHO), pool.runner
+
+  ended, following, runner = asyncio.run(go())
+  assert ended.outcome == Outcome.timeout
   assert following.stdout == b"healed\n"
   assert named(runner) == {}
 
@@ -185,6 +222,20 @@ def test_pool_that_cannot_remove_its_containers_leaves_word(tmp_path: Path, monk
 
 
 @pytest.mark.docker
+def test_docker_command_that_is_gone(tmp_path: Path, monkeypatch):
+  """No container can be ended by it any more: the pool still closes, and none is left."""
+  command = HangingDocker(tmp_path, monkeypatch)
+
+  async def go():
+    async with Pool(PoolConfig(size=1, **RUNC)) as pool:
+      command.vanish()
+    await until(lambda: containers(pool.runner) == [])  # the daemon may be at it still
+    return pool.runner
+
+  assert named(asyncio.run(go())) == {}
+
+
+@pytest.mark.docker
 def test_reaper_comes_back_for_a_container(tmp_path: Path, monkeypatch):
   journal = Journal.create()
   name = f"{journal.runner}-1"
@@ -265,81 +316,3 @@ def test_killed_daemon_that_restarts(monkeypatch):
     assert named(runner) == {}
   finally:
     daemon.remove()
-
-
-FULL_DISK = """
-import asyncio, os
-from sandbox_runner import *
-
-async def main():
-  disk = os.environ["XDG_RUNTIME_DIR"]
-  async with Pool(PoolConfig("bwrap", 1, runs_per_sandbox=1)) as pool:
-    with open(f"{disk}/filler", "wb", buffering=0) as f:
-      try:
-        while f.write(bytes(4096)): pass
-      except OSError:
-        pass
-    lost = [await pool.run(Request(("true",))) for _ in range(40)][-1]
-    print(lost.outcome, "No space left" in lost.detail, flush=True)
-    try:
-      await Pool(PoolConfig("bwrap", 1)).__aenter__()
-    except NoBackendError as e:
-      print("No space left" in str(e))
-    os.unlink(f"{disk}/filler")
-    print((await pool.run(Request(("echo", "healed")))).stdout)
-    runner = pool.runner
-  print([n for n in os.listdir(f"{disk}/sandbox_runner-0") if runner in n])
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_full_disk_of_the_journal(tmp_path: Path):
-  """What cannot be written down is not made. The disk is in a mount namespace of the child's."""
-  script = 'mount -t tmpfs -o size=64k tmpfs "$XDG_RUNTIME_DIR" && exec "$1" -c "$2"'
-  done = subprocess.run(
-    ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, FULL_DISK],
-    env={**os.environ, "PYTHONPATH": str(REPOSITORY), "XDG_RUNTIME_DIR": str(tmp_path)},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.splitlines() == ["infra_error True", "True", "b'healed\\n'", "[]"]
-
-
-def test_journal_that_cannot_be_made(tmp_path: Path, monkeypatch):
-  monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
-  with pytest.raises(NoBackendError, match="the journal of what is to be removed"):
-    asyncio.run(Pool(PoolConfig("bwrap", 1)).__aenter__())
-
-
-HALF_A_LINE = """
-import os, resource
-from sandbox_runner.journal import Journal
-
-journal = Journal.create()
-journal.add("launchers", ["first"])
-size, (soft, hard) = os.path.getsize(journal.path), resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
-try:
-  journal.add("launchers", ["half"])
-except OSError as e:
-  print(e.strerror)
-resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-journal.add("launchers", ["last"])
-print(journal.path.read_text(), end="")
-journal.close(all_removed=True)
-"""
-
-
-def test_half_a_journal_line_is_taken_back():
-  done = subprocess.run(
-    [sys.executable, "-c", HALF_A_LINE], capture_output=True, text=True, cwd=REPOSITORY, check=True
-  )
-  assert done.stdout.splitlines() == [
-    "No space left on device",
-    '{"launchers": ["first"]}',
-    '{"launchers": ["last"]}',
-  ]

@@ -1,5 +1,7 @@
 """Runs that the runner ends for processes or disk, and programs that meet a limit and go on."""
 
+import signal
+
 import pytest
 from sandbox_driver import Driver
 
@@ -94,8 +96,25 @@ def test_all_places_together(driver: Driver):
 
 
 def test_a_file_larger_than_the_disk(driver: Driver):
-  assert run(driver, "bash", "-c", "exec truncate -s 1T f").outcome == Outcome.disk_limit
-  assert run(driver, "bash", "-c", "truncate -s 1T f; exit 3").exit_code == 3
+  """A hole takes no room; what is written does, wherever in the file."""
+  code = (
+    "import errno, os\n"
+    "f = os.open('f', os.O_CREAT | os.O_RDWR)\n"
+    "os.truncate(f, 1 << 40)\n"
+    "os.pwrite(f, b'end', (1 << 40) - 3)\n"
+    "n = 0\n"
+    "try:\n"
+    "  while n < 64 << 20: n += os.pwrite(f, bytes(1 << 20), n)\n"
+    "except OSError as e: print(errno.errorcode[e.errno], n <= 8 << 20)\n"
+  )
+  result = run(driver, "python3", "-c", code, disk_mb=8)
+  assert (result.outcome, result.stdout) == (Outcome.exit, b"ENOSPC True\n"), result
+
+
+@pytest.mark.parametrize("name", ["XFSZ", "XCPU", "KILL"])
+def test_a_signal_that_a_limit_would_send_says_nothing(driver: Driver, name: str):
+  result = run(driver, "bash", "-c", f"kill -{name} $$")
+  assert (result.outcome, result.signal) == (Outcome.signal, signal.Signals[f"SIG{name}"])
 
 
 @pytest.mark.parametrize("name", ["pids", "disk"])

@@ -170,8 +170,14 @@ def test_network_of_the_host_is_found(tmp_path: Path, monkeypatch):
   assert "network" in refused(tmp_path / "audit")
 
 
-def test_missing_filter_is_found(tmp_path: Path, monkeypatch):
-  monkeypatch.setattr(seccomp, "task_filter", lambda: b"")
+def drop_filters(monkeypatch, *names: str) -> None:
+  for name in names or ("task_filter", "supervisor_filter"):
+    monkeypatch.setattr(seccomp, name, lambda: b"")
+
+
+@pytest.mark.parametrize("names", [(), ("task_filter",)], ids=["both", "of tasks"])
+def test_missing_filter_is_found(tmp_path: Path, monkeypatch, names: tuple[str, ...]):
+  drop_filters(monkeypatch, *names)
   assert refused(tmp_path / "audit") == ("seccomp",)
 
 
@@ -190,14 +196,14 @@ def test_refusal_leaves_nothing(tmp_path: Path, monkeypatch):
     return started[-1]
 
   monkeypatch.setattr(BwrapBackend, "open", note)
-  monkeypatch.setattr(seccomp, "task_filter", lambda: b"")
+  drop_filters(monkeypatch)
   refused(tmp_path / "audit")
   assert started
   assert all(vessel.process.returncode is not None for vessel in started)
 
 
 def test_waiver_is_honoured_and_written_down(tmp_path: Path, monkeypatch):
-  monkeypatch.setattr(seccomp, "task_filter", lambda: b"")
+  drop_filters(monkeypatch)
   audit = tmp_path / "audit"
   pool = asyncio.run(start(audit, waived_checks=("seccomp", "user")))
   assert pool.posture["seccomp"]
@@ -207,7 +213,7 @@ def test_waiver_is_honoured_and_written_down(tmp_path: Path, monkeypatch):
 
 
 def test_refusal_is_written_down(tmp_path: Path, monkeypatch):
-  monkeypatch.setattr(seccomp, "task_filter", lambda: b"")
+  drop_filters(monkeypatch)
   audit = tmp_path / "audit"
   refused(audit, waived_checks=("user",))
   entry = json.loads(audit.read_text().splitlines()[-1])
