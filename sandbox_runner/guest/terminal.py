@@ -90,6 +90,9 @@ class TerminalWatch(Watch):
         if e.errno != errno.EIO:
           raise
         break
+    if number not in tail:  # too much, or too slow: what is left is not the next command's
+      with contextlib.suppress(termios.error):  # gVisor: there no command gets a used terminal
+        termios.tcflush(self.terminal.master, termios.TCIFLUSH)
     self.hand_on(self.terminal.master, tail.partition(number)[0])
     if max(self.count.values()) > self.cap and self.why == "exit":
       self.why = "output"

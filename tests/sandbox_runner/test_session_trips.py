@@ -11,6 +11,9 @@ from sandbox_runner import Limits, Outcome, RequestError
 from sandbox_runner.session import Session, SessionError, SessionLost
 
 PATIENT = Limits(wall_s=60)
+# The program itself says that it is up: bash, before it has given the terminal away, keeps a Ctrl-C
+# until the program ends.
+UP = "sh -c 'echo up; exec sleep 300'"
 
 
 def in_session(driver: Driver, steps, **lease) -> None:
@@ -79,7 +82,7 @@ def test_ctrl_c_keeps_the_memory(driver: Driver):
 
   async def steps(session: Session):
     shell = session.shell()
-    command = await shell.start("cd /tmp; x=1; echo up; sleep 300; echo not here", limits=PATIENT)
+    command = await shell.start(f"cd /tmp; x=1; {UP}; echo not here", limits=PATIENT)
     async for _ in command:
       break
     await command.send(b"\x03")

@@ -45,9 +45,7 @@ def slow() -> Iterator[SlowTerminal]:
   terminal.close()
 
 
-def drained(
-  terminal: SlowTerminal, directory: Path, cap: int = 1000
-) -> tuple[bytes, TerminalWatch]:
+def drained(terminal: Terminal, directory: Path, cap: int = 1000) -> tuple[bytes, TerminalWatch]:
   """What a watch hands on when its command has ended."""
   supervisor = object.__new__(Supervisor)  # without taking this process's signals
   frames = os.open(directory / "frames", os.O_CREAT | os.O_RDWR)
@@ -87,3 +85,14 @@ def test_late_words_over_the_cap(slow: SlowTerminal, tmp_path: Path):
   handed, watch = drained(slow, tmp_path, cap=4)
   assert handed == WORDS[:4]
   assert watch.why == "output"
+
+
+def test_words_that_were_not_waited_for_never_come(tmp_path: Path, monkeypatch):
+  terminal = Terminal()
+  os.write(terminal.slave, WORDS)
+  with monkeypatch.context() as impatient:
+    impatient.setattr(terminal_module, "FLUSH_S", -1.0)
+    assert drained(terminal, tmp_path)[0] == b""
+  os.write(terminal.slave, b"next")
+  assert drained(terminal, tmp_path)[0] == b"next"
+  terminal.close()
