@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sandbox_runner import posture
 from sandbox_runner.audit import ROTATE_BYTES, Audit, AuditError
@@ -157,12 +157,16 @@ class Pool:
     """One probe for all sandboxes of the pool, for all are made alike. Raises PostureError."""
     request = posture.probe_request(self.config.limits)
     turn = self._places.queue(request)
+    own_kernel = self.backend.name.endswith("runsc")
+    python = getattr(self.backend, "python", "/usr/bin/python3")
+    before = posture.this_host(own_kernel, python)
     try:
       result = await self._run(_Job(request, turn))
     finally:
       self._places.leave(turn)
-    own_kernel = self.backend.name.endswith("runsc")
-    host = posture.this_host(own_kernel, getattr(self.backend, "python", "/usr/bin/python3"))
+    host = posture.this_host(own_kernel, python)
+    # Numbers of mounts that come and go are given again, perhaps to those of a sandbox.
+    host = replace(host, devices=host.devices & before.devices)
     self.posture = posture.judge_posture(result, host)
     failed = {name: detail for name, detail in self.posture.items() if detail}
     waived = {name: failed.pop(name, "") for name in self.config.waived_checks}
