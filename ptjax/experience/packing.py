@@ -11,11 +11,9 @@ predicted an action (`predictor_BA`, an index into the row) and the action
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-
-from ptjax.core.types import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +55,26 @@ class Rows(NamedTuple):
   target_BA: np.ndarray
   mask_BA: np.ndarray
   sequence_BA: np.ndarray
+
+
+class Packable(Protocol):
+  """What can be packed: a `Trajectory`, or an example of supervised training.
+
+  `tokens` i32[T] and `action_mask` bool[T] mark what is trained on; members of a `group` share
+  the tokens before their first action.
+  """
+
+  @property
+  def tokens(self) -> np.ndarray: ...
+
+  @property
+  def action_mask(self) -> np.ndarray: ...
+
+  @property
+  def group(self) -> int: ...
+
+  @property
+  def num_actions(self) -> int: ...
 
 
 class Place(NamedTuple):
@@ -114,7 +132,7 @@ class _Row:
     return start
 
 
-def pack(trajectories: Sequence[Trajectory], config: PackConfig) -> Packed:
+def pack(trajectories: Sequence[Packable], config: PackConfig) -> Packed:
   """Packs trajectories into rows, first fit, large groups first.
 
   Trajectories of one `group` share the tokens before their first action.
@@ -141,7 +159,7 @@ def pack(trajectories: Sequence[Trajectory], config: PackConfig) -> Packed:
   return Packed(_to_arrays(rows, config), tuple(places[i] for i in range(len(trajectories))))
 
 
-def _check(trajectory: Trajectory, config: PackConfig) -> None:
+def _check(trajectory: Packable, config: PackConfig) -> None:
   tokens, actions = len(trajectory.tokens), trajectory.num_actions
   if actions == 0 or trajectory.action_mask[0]:
     raise ValueError(
@@ -191,7 +209,7 @@ def _settle(prompt: np.ndarray, need: tuple[int, int], rows: list[_Row], config:
   return _Home(row, row.append(prompt, 0, row.num_documents, 0), row.num_documents, [])
 
 
-def _place_branch(trajectory: Trajectory, prompt_length: int, home: _Home, row_index: int) -> Place:
+def _place_branch(trajectory: Packable, prompt_length: int, home: _Home, row_index: int) -> Place:
   row = home.row
   home.branches.append(len(home.branches) + 1)
   start = row.append(
