@@ -3,8 +3,7 @@
 import dataclasses
 import hashlib
 import json
-import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -97,37 +96,6 @@ def prompt_key(messages: Sequence[Message]) -> str:
   """What `is_heldout` takes of a conversation: the messages before the first answer."""
   first = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), len(messages))
   return json.dumps([[m["role"], m["content"]] for m in messages[:first]])
-
-
-def jsonl_records(path: str | pathlib.Path) -> Iterator[tuple[int, dict[str, Any]]]:
-  """(line number from 1, record) of each line that is not empty.
-
-  Raises:
-    ValueError: a line is no JSON object; the message names file and line.
-  """
-  for number, line in enumerate(pathlib.Path(path).read_bytes().split(b"\n"), start=1):
-    if not line.strip():
-      continue
-    try:
-      record = json.loads(line)
-    except ValueError as error:
-      raise ValueError(f"{path}, line {number} is not JSON: {error}") from error
-    if not isinstance(record, dict):
-      raise ValueError(f"{path}, line {number} is not a JSON object: {line[:80]!r}")
-    yield number, record
-
-
-def check_messages(messages: Any, where: str) -> tuple[Message, ...]:
-  """The messages as a tuple; raises ValueError where they are no list of role and content."""
-  good = isinstance(messages, list) and all(
-    isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-    for m in messages
-  )
-  if not good or not messages:
-    raise ValueError(
-      f'{where}: needs a list of {{"role": ..., "content": ...}}, not {str(messages)[:80]}'
-    )
-  return tuple(messages)
 
 
 def conversation_example(

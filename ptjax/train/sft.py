@@ -12,6 +12,7 @@ from ptjax.algos.aggregate import token_weights, weighted_sum
 from ptjax.checkpoint.manager import CheckpointConfig
 from ptjax.core.masked import fill
 from ptjax.core.metrics import Mean, Metric, merge
+from ptjax.data.annotated_pairs import check_messages, jsonl_records
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.experience.packing import Packable, PackConfig, Rows, pack
 from ptjax.models.config import DecoderConfig
@@ -24,10 +25,8 @@ from ptjax.train.batch import micro_batches
 from ptjax.train.examples import (
   Example,
   Shuffled,
-  check_messages,
   conversation_example,
   is_heldout,
-  jsonl_records,
   prompt_key,
 )
 from ptjax.train.experiment import ModelConfig

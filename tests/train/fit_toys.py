@@ -35,3 +35,23 @@ def conversations(count: int = 24, seed: int = 0) -> list[dict]:
       messages.append({"role": "assistant", "content": letter * 2})
     records.append({"messages": messages})
   return records
+
+
+def annotated(count: int = 24, seed: int = 0, domain: str = "toy") -> list[dict]:
+  """The better answer repeats one of a, b, c, d, the worse one w, x, y or z."""
+  rng = np.random.default_rng(seed)
+  records = []
+  for i in range(count):
+    right, wrong = "abcd"[rng.integers(4)], "wxyz"[rng.integers(4)]
+    records.append(
+      {
+        "messages": [{"role": "user", "content": f"question {i % 12}"}],
+        "chosen": right * int(rng.integers(1, 4)),
+        "rejected": wrong * int(rng.integers(1, 4)),
+        "annotator": f"a{i % 3}",
+        "license": "CC0-1.0",
+        "source": "fit_toys",
+        "domain": domain,
+      }
+    )
+  return records

@@ -11,12 +11,13 @@ from train_toys import assert_trees_close, assert_trees_equal, gradient
 
 from ptjax.checkpoint.manager import CheckpointConfig
 from ptjax.core.metrics import read_jsonl, without_perf
+from ptjax.data.annotated_pairs import jsonl_records
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.data.tokenizer import byte_tokenizer
 from ptjax.experience.packing import PackConfig
 from ptjax.models import decoder
 from ptjax.train import supervised
-from ptjax.train.examples import Example, Shuffled, conversation_example, is_heldout, jsonl_records
+from ptjax.train.examples import Example, Shuffled, conversation_example, is_heldout
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.sft import (
   ConversationsConfig,
