@@ -71,9 +71,19 @@ def grouped(examples: Sequence[Example], group: int) -> list[Example]:
 
 
 def whole_parts(
-  items: Sequence[T], answers: Callable[[T], Sequence[Example]], packing: PackConfig
+  items: Sequence[T],
+  answers: Callable[[T], Sequence[Example]],
+  packing: PackConfig,
+  shared: Callable[[Sequence[Example]], int] | None = None,
 ) -> Iterator[tuple[list[T], Packed]]:
   """Cuts items into micro-batches of `packing.rows` rows that hold all answers of each item.
+
+  Args:
+    items: in order.
+    answers: the answers of an item.
+    packing: shape of the rows.
+    shared: leading tokens that the answers of an item share; by default those before the
+      first action.
 
   Returns:
     (items, their packing), the places in the order of the answers.
@@ -83,7 +93,11 @@ def whole_parts(
   """
 
   def packed(part: Sequence[T]) -> Packed:
-    return pack([e for g, item in enumerate(part) for e in grouped(answers(item), g)], packing)
+    examples = [e for g, item in enumerate(part) for e in grouped(answers(item), g)]
+    if shared is None:
+      return pack(examples, packing)
+    lengths = [shared(answers(item)) for item in part for _ in answers(item)]
+    return pack(examples, packing, lengths)
 
   def fits(candidate: Packed) -> bool:
     return len(candidate.rows.tokens_BT) == packing.rows
@@ -104,6 +118,13 @@ def whole_parts(
     part, kept = [*part, item], candidate
   if kept is not None:
     yield part, kept
+
+
+def common_prefix(examples: Sequence[Example]) -> int:
+  """Leading tokens that the examples share, up to the first action of any of them."""
+  most = min(int(np.argmax(e.action_mask)) for e in examples)
+  same = np.all([e.tokens[:most] == examples[0].tokens[:most] for e in examples], axis=0)
+  return most if same.all() else int(np.argmin(same))
 
 
 def sequence_index(rows: Rows, place: Place) -> int:

@@ -18,6 +18,7 @@ from ptjax.envs.environment import Services
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
+from ptjax.rewards.reward_model import critic_start, load_reward_model
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
 from ptjax.train.batch import PerAction, packed_micro_batches
@@ -76,10 +77,14 @@ class Session:
     return self.policy.init(jax.tree.map(jax.numpy.copy, self.start))
 
   def init_critic(self) -> TrainState | None:
-    """The critic at update 0: its trunk starts as the policy's first layers."""
+    """The critic at update 0: its trunk starts as the policy's first layers, or all of it as the
+    reward model that the configuration names."""
     if self.critic is None:
       return None
-    params = critic_params(self.start, self.critic.model.num_layers)
+    if self.critic.config.reward_model is None:
+      params = critic_params(self.start, self.critic.model.num_layers)
+    else:
+      params = critic_start(load_reward_model(self.critic.config.reward_model), self.critic.model)
     placed = self.critic.layout.place(params, critic_axes(self.critic.model))
     return self.critic.trainer.init(jax.tree.map(jax.numpy.copy, placed))
 
