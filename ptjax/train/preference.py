@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -338,10 +338,13 @@ def preference_problem(
     """What the loss of a batch is the mean over: pairs, or answers."""
     return sum(len(c.present) for c in items) if e.objective.loss == "kto" else len(items)
 
-  def batches(params: Params, items: Sequence[Comparison]) -> Iterator[PairBatch]:
+  def batches(params: Params, items: Sequence[Comparison]) -> tuple[list[PairBatch], dict]:
     kl = reference_point(params, items)
-    for part, packed in whole_parts(items, lambda c: c.present, e.pack):
-      yield pair_batch(part, packed, e.fit.batch_size, 1 / judged(items), kl)
+    share = 1 / judged(items)
+    return [
+      pair_batch(part, packed, e.fit.batch_size, share, kl)
+      for part, packed in whole_parts(items, lambda c: c.present, e.pack)
+    ], {}
 
   held = prepared(heldout)
 
@@ -350,7 +353,7 @@ def preference_problem(
     for start in range(0, len(held), e.fit.batch_size):
       some = held[start : start + e.fit.batch_size]
       total = 0.0
-      for batch in batches(params, some):
+      for batch in batches(params, some)[0]:
         share, metrics = measure(params, place_pairs(loaded.layout, batch))
         results.append(metrics)
         total += float(share)

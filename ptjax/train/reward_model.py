@@ -304,10 +304,11 @@ def reward_problem(
   def in_parts(items: Sequence[Ranked]) -> Iterator[tuple[list[Ranked], Packed]]:
     return whole_parts(items, lambda item: item.answers, e.pack, common_prefix)
 
-  def batches(params: Params, items: Sequence[Ranked]) -> Iterator[RewardBatch]:
+  def batches(params: Params, items: Sequence[Ranked]) -> tuple[list[RewardBatch], dict]:
     del params
-    for part, packed in in_parts(items):
-      yield reward_batch(part, packed, e.fit.batch_size, 1 / (len(items) * e.reward.members))
+    share = 1 / (len(items) * e.reward.members)
+    parts = in_parts(items)
+    return [reward_batch(part, packed, e.fit.batch_size, share) for part, packed in parts], {}
 
   @jax.jit
   def score(params: Params, batch: RewardBatch) -> tuple[jax.Array, jax.Array]:

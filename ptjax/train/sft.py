@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -161,9 +161,9 @@ def sft_problem(
   trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
   measure = jax.jit(lambda params, batch: loss(params, batch)[1])
 
-  def batches(params: Params, examples: Sequence[Example]) -> Iterator[SFTBatch]:
+  def batches(params: Params, examples: Sequence[Example]) -> tuple[list[SFTBatch], dict]:
     del params
-    yield from sft_batches(examples, e.aggregation, e.pack)
+    return sft_batches(examples, e.aggregation, e.pack), {}
 
   def evaluate(params: Params) -> dict[str, Metric]:
     if not heldout:
