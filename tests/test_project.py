@@ -119,6 +119,7 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
     "numpy": "numpy",
     "optax": "optax",
     "orbax": "orbax-checkpoint",
+    "packaging": "packaging",
     "pyarrow": "pyarrow",
     "reasoning_gym": "reasoning-gym",
     "rich": "rich",

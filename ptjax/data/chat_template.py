@@ -72,20 +72,20 @@ def _compile(source: str) -> jinja2.Template:
     raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
 
 
-def _strings(value: Any) -> list[str]:
+def strings(value: Any) -> list[str]:
   """All strings inside messages or tool schemas."""
   if isinstance(value, str):
     return [value]
   if isinstance(value, Mapping):
-    return [s for item in value.items() for s in _strings(item)]
+    return [s for item in value.items() for s in strings(item)]
   if isinstance(value, Sequence):
-    return [s for item in value for s in _strings(item)]
+    return [s for item in value for s in strings(item)]
   return []
 
 
 def private_characters(value: Any, count: int) -> list[str]:
   """Characters of Unicode's private-use area that occur in no string inside `value`."""
-  everything = set("".join(_strings(value)))
+  everything = set("".join(strings(value)))
   free = (c for c in map(chr, range(0xE000, 0xF900)) if c not in everything)
   return list(itertools.islice(free, count))
 
@@ -192,7 +192,7 @@ class ChatTemplate:
       ValueError: see `render`; or control text with `refuse_control_text`.
     """
     if refuse_control_text:
-      for text in _strings([messages, tools]):
+      for text in strings([messages, tools]):
         if found := self.tokenizer.special_pattern.search(text):
           raise ValueError(f"control token {found[0]!r} in the text {text!r}; remove it")
     quoted = self.quote(messages, tools)

@@ -14,7 +14,7 @@ import math
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import grain
 import jax
@@ -126,7 +126,9 @@ def mix(
   sizes = [len(p.records) for p in parts]
   limits = None if epochs is None else [epochs * n for n in sizes]
   order = Interleave([w or n for w, n in zip(weights, sizes, strict=True)], limits)
-  return grain.MapDataset.select_from_datasets([_passes(p, seed, shuffle) for p in parts], order)
+  passes = [_passes(p, seed, shuffle) for p in parts]
+  # Any, since Grain does not export the type that `order` would have to derive from.
+  return grain.MapDataset.select_from_datasets(passes, cast(Any, order))
 
 
 def _passes(part: Part, seed: int, shuffle: bool) -> grain.MapDataset:
