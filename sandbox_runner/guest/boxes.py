@@ -26,7 +26,7 @@ CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 2, 4, 8, 32, 4096
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_DUMPABLE = 1, 2, 4
 
-MNT_DETACH, SIG_IGN = 2, 1
+MNT_DETACH = 2
 FIRST_IN_BOX = 2  # the number of the main process; the first is the box's own
 ANSWER_S = 0.1
 END_ORDER, DONE = b"end", b"done"  # to and from the first process of a box
@@ -85,6 +85,12 @@ def as_task_user():
     prctl(PR_SET_PDEATHSIG, death.value)
 
 
+def enter_namespaces(fds):
+  """Of processes (for children), of mounts, and of IPC."""
+  for fd, kind in zip(fds, (CLONE_NEWPID, CLONE_NEWNS, CLONE_NEWIPC), strict=True):
+    check(libc.setns(fd, kind), "setns")
+
+
 def write_text(path, text):
   with open(path, "w") as f:
     f.write(text)
@@ -98,47 +104,59 @@ class NamespaceBox:
   def __init__(self, setup, predecessor=None):
     self.setup, self.own_users = setup, setup["own_users"]
     self.disk_mb = predecessor.disk_mb if predecessor else setup["disk_mb"]
-    outer = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    self.first, self.is_ending = FIRST_IN_BOX, False
+    self.outer_proc = os.stat("/proc").st_dev
     self.answer, answer_end = os.pipe()
     asked_end, self.asked = os.pipe()
-    check(libc.unshare(CLONE_NEWPID), "unshare pid")
-    self.init = bare_fork()
-    if self.init == 0:
-      self._hold(asked_end, answer_end, predecessor)
-    check(libc.setns(outer, CLONE_NEWPID), "setns pid")
-    for fd in (outer, answer_end, asked_end):
+    # All is made in here that can be, and not in the box's first process: there each call would
+    # copy pages. It inherits the namespaces, and that its children leave no zombies.
+    with self._away():
+      if predecessor:
+        check(libc.setns(predecessor.spaces[1], CLONE_NEWNS), "setns mounts")
+      check(libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID), "unshare")
+      if predecessor:
+        check(libc.umount2(b"/proc", MNT_DETACH), "umount /proc")
+      else:
+        self._mount_writable()
+      on_child = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+      self.init = bare_fork()
+      if self.init == 0:
+        try:
+          self._hold(asked_end, answer_end)
+        finally:
+          os._exit(1)
+      signal.signal(signal.SIGCHLD, on_child)
+      names = ("pid_for_children", "mnt", "ipc")
+      self.spaces = [os.open(f"/proc/self/ns/{n}", os.O_RDONLY) for n in names]
+      self.work = os.open("/work", os.O_RDONLY | os.O_DIRECTORY)
+    for fd in (answer_end, asked_end):
       os.close(fd)
-    if not os.read(self.answer, 1):
-      raise OSError("the namespaces of a box could not be made")
-    self.first, self.is_ending = FIRST_IN_BOX, False
-    names = ("pid", "mnt", "ipc")
-    self.spaces = [os.open(f"/proc/{self.init}/ns/{n}", os.O_RDONLY) for n in names]
-    self.work = os.open(f"/proc/{self.init}/root/work", os.O_RDONLY | os.O_DIRECTORY)
 
-  def _hold(self, asked, answer, predecessor):
+  @contextlib.contextmanager
+  def _away(self):
+    """This process is in other namespaces, or has its children in them, and comes back."""
+    own = [os.open(f"/proc/self/ns/{n}", os.O_RDONLY) for n in ("pid", "mnt", "ipc")]
+    pid = os.getpid()
+    try:
+      yield
+    finally:
+      if os.getpid() == pid:
+        enter_namespaces(own)
+        for fd in own:
+          os.close(fd)
+
+  def _hold(self, asked, answer):
     """The first process of the box. It leaves all signals alone, and the kernel reaps for it.
 
     It takes two orders: a size for the box's file system, and to end the box, upon which it says
     which number its namespace gave to a process or thread last.
     """
-    prctl(PR_SET_DUMPABLE, 1)  # so that the supervisor may open its namespaces
-    libc.signal(signal.SIGCHLD, SIG_IGN)
-    if predecessor:
-      check(libc.setns(predecessor.spaces[1], CLONE_NEWNS), "setns mounts")
-    check(libc.unshare(CLONE_NEWNS | CLONE_NEWIPC), "unshare mounts")
-    if predecessor:
-      check(libc.umount2(b"/proc", MNT_DETACH), "umount /proc")
-    else:
-      self._mount_writable()
-    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    os.write(answer, b"1")
     keep = [os.dup2(fd, FIRST_FD + i) for i, fd in enumerate(sorted((asked, answer)))]
     asked, answer = keep if asked < answer else keep[::-1]
     os.closerange(FIRST_FD + 2, LAST_FD)
     while (order := os.read(asked, 32)) not in (END_ORDER, b""):
       os.write(answer, self._remount(int(order)))
     os.write(answer, last_number())
-    os._exit(0)
 
   def _remount(self, disk_mb):
     try:
@@ -160,17 +178,10 @@ class NamespaceBox:
     return f"size={disk_mb}m,nr_inodes={1024 + 256 * disk_mb},mode=0755"
 
   def fork(self):
-    """A fork of this process inside the box's process namespace. Raises OSError."""
-    outer = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    check(libc.setns(self.spaces[0], CLONE_NEWPID), "setns pid")
-    pid = -1
-    try:
-      pid = os.fork()
-    finally:
-      if pid:
-        check(libc.setns(outer, CLONE_NEWPID), "setns pid")
-        os.close(outer)
-    return pid
+    """A fork of this process inside the box. Raises OSError."""
+    with self._away():
+      enter_namespaces(self.spaces)
+      return os.fork()
 
   def forgo_first(self):
     """The process that was to be the main one has ended before it was: another one will be."""
@@ -178,8 +189,8 @@ class NamespaceBox:
 
   def enter(self):
     """In the newborn, still with the supervisor's rights."""
-    check(libc.setns(self.spaces[1], CLONE_NEWNS), "setns mounts")
-    check(libc.setns(self.spaces[2], CLONE_NEWIPC), "setns ipc")
+    if os.stat("/proc").st_dev == self.outer_proc:  # only a process of the box can mount its own
+      mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     if self.own_users:  # only one user is mapped here: the task gets a user namespace of its own
       check(libc.unshare(CLONE_NEWUSER), "unshare user")
       write_text("/proc/self/setgroups", "deny")
@@ -310,10 +321,12 @@ class WipeBox:
 def last_number():
   """The last one that this process namespace has given; b"0" if the kernel does not tell."""
   try:
-    with open("/proc/sys/kernel/ns_last_pid", "rb") as f:
-      return f.read(32)
+    fd = os.open("/proc/sys/kernel/ns_last_pid", os.O_RDONLY)
   except OSError:
     return b"0"
+  last = os.read(fd, 32)
+  os.close(fd)
+  return last
 
 
 def bytes_used(directory):

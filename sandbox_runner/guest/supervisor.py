@@ -33,6 +33,7 @@ from sandbox_runner.guest.task import (
   execute,
   forgo_capabilities,
   python_program,
+  rehearse,
   run_python,
 )
 from sandbox_runner.guest.terminal import Terminal, TerminalWatch
@@ -115,6 +116,7 @@ class Supervisor:
     inbox, name = Inbox(ends.theirs), "a new process"
     try:
       be_born(self, self.box, ends, inbox)
+      rehearse()
       task = become_task(inbox, self.image_env)
       name = task["argv"][0]
       if task["cwd"]:
