@@ -146,7 +146,10 @@ class Counters:
 
   def reset_peak(self) -> None:
     if self.version == 1:
-      (self.directories["memory"] / "memory.max_usage_in_bytes").write_text("0")
+      name = "memory.max_usage_in_bytes"
+      if name not in self._files:
+        self._files[name] = os.open(self.directories["memory"] / name, os.O_RDWR)
+      os.pwrite(self._files[name], b"0", 0)
 
   def peak_bytes(self) -> int:
     """Highest memory use since `reset_peak`; 0 where the kernel does not count it for a run."""

@@ -148,14 +148,21 @@ class NamespaceBox:
   def _hold(self, asked, answer):
     """The first process of the box. It leaves all signals alone, and the kernel reaps for it.
 
-    It takes two orders: a size for the box's file system, and to end the box, upon which it says
-    which number its namespace gave to a process or thread last.
+    It takes two orders: a size for the box's file system, and to end the box. Then it kills all
+    others, which can start no more once that signal waits for them, and says which number its
+    namespace gave to a process or thread last, when it has no child any more. Whoever loses its
+    parent becomes one.
     """
     keep = [os.dup2(fd, FIRST_FD + i) for i, fd in enumerate(sorted((asked, answer)))]
     asked, answer = keep if asked < answer else keep[::-1]
     os.closerange(FIRST_FD + 2, LAST_FD)
     while (order := os.read(asked, 32)) not in (END_ORDER, b""):
       os.write(answer, self._remount(int(order)))
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(-1, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+      while True:
+        os.waitpid(-1, 0)
     os.write(answer, last_number())
 
   def _remount(self, disk_mb):
@@ -226,7 +233,7 @@ class NamespaceBox:
     os.write(self.asked, END_ORDER)
 
   def end_processes(self, main):
-    """Ends every process of the box. The kernel ends them all before the wait returns.
+    """Ends every process of the box but its first, which has said so, or else that one too.
 
     Returns how many processes and threads were started in it, or None.
     """
@@ -234,14 +241,22 @@ class NamespaceBox:
       self.main_has_ended()
     answered, _, _ = select.select([self.answer], [], [], ANSWER_S)
     last = int(os.read(self.answer, 32) or 0) if answered else 0
-    os.kill(self.init, signal.SIGKILL)
-    os.waitpid(self.init, 0)
+    if not last:
+      self._end_first()
     return last - self.first + 1 if last >= self.first else None
+
+  def _end_first(self):
+    """The kernel ends all others of the box before the wait returns."""
+    if self.init:
+      os.kill(self.init, signal.SIGKILL)
+      os.waitpid(self.init, 0)
+      self.init = 0
 
   def forget(self, keep):
     """Nothing: without its namespaces nobody finds what it made."""
 
   def replace(self, keep):
+    self._end_first()  # before a time in which this process hears of no child
     successor = NamespaceBox(self.setup, self if keep else None)
     for fd in (*self.spaces, self.work, self.asked, self.answer):
       os.close(fd)
