@@ -113,6 +113,7 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
     "flax": "flax",
     "gguf": "gguf",
     "gin": "gin-config",
+    "grain": "grain",
     "jax": "jax",
     "jinja2": "jinja2",
     "matplotlib": "matplotlib",
@@ -121,13 +122,19 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
     "numpy": "numpy",
     "optax": "optax",
     "orbax": "orbax-checkpoint",
+    "packaging": "packaging",
+    "pyarrow": "pyarrow",
     "reasoning_gym": "reasoning-gym",
     "rich": "rich",
     "safetensors": "safetensors",
+    "seqio": "seqio",
     "tensorboardX": "tensorboardx",
     "tokenizers": "tokenizers",
   }
-  declared = {normal(line) for line in requirements(setup_cfg()["options"]["install_requires"])}
+  cfg = setup_cfg()
+  extras = [lines for name, lines in cfg["options.extras_require"].items() if name != "dev"]
+  lines = [cfg["options"]["install_requires"], *extras]
+  declared = {normal(line) for text in lines for line in requirements(text)}
   used = set().union(*map(imported, SOURCES))
   used -= sys.stdlib_module_names | set(PACKAGES)
   assert {modules.get(name, name) for name in used} == declared
@@ -150,7 +157,7 @@ def test_lock_file_covers_the_dependencies(lock):
   cfg = setup_cfg()
   build = [line for line in (lock.parent / "build.in").read_text().splitlines() if line[0] != "#"]
   wanted = requirements(cfg["options"]["install_requires"]) + build
-  wanted += requirements(cfg["options.extras_require"]["dev"])
+  wanted += [line for e in cfg["options.extras_require"].values() for line in requirements(e)]
   for line in wanted:
     name, _, bound = line.partition(">=")
     assert normal(name) in locked, f"{line}: run `make lock`"
