@@ -112,12 +112,14 @@ def action_loss(objective: PolicyObjective, logp_BA, entropy_BA, batch: PolicyBa
 
 
 def _cleaned(batch: PolicyBatch) -> PolicyBatch:
-  """The batch with 0 at its unused slots, before anything is computed from them."""
+  """The batch with 0 at its unused slots, before anything is computed from them.
+
+  What reads the sampler's log-probs fills them itself.
+  """
   mask_BA, old_BA, reference_BA = batch.rows.mask_BA, batch.old_BA, batch.reference_BA
   return batch._replace(
     weights_BA=fill(batch.weights_BA, mask_BA),
     advantages_BA=fill(batch.advantages_BA, mask_BA),
-    behavior_BA=fill(batch.behavior_BA, mask_BA),
     old_BA=None if old_BA is None else fill(old_BA, mask_BA),
     reference_BA=None if reference_BA is None else fill(reference_BA, mask_BA),
   )
