@@ -22,6 +22,8 @@ class CriticConfig:
 
   Attributes:
     num_layers: its trunk is the policy's first layers; None takes all.
+    reward_model: workdir of a finished `reward` run whose trunk and head it starts from instead;
+      num_layers must then be those of that model. None starts from the policy.
     clip: half-width of the value clipping; None for none.
     warmup_steps: steps at the start in which only the critic learns.
     gamma: discount.
@@ -37,6 +39,7 @@ class CriticConfig:
   """
 
   num_layers: int | None = None
+  reward_model: str | None = None
   clip: float | None = 0.2
   warmup_steps: int = 0
   gamma: float = 1.0
