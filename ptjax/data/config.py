@@ -8,6 +8,8 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import grain
 
@@ -28,7 +30,7 @@ from ptjax.data.provenance import (
   check_license,
   write_manifest,
 )
-from ptjax.data.sources import RandomAccess, open_files
+from ptjax.data.sources import RandomAccess, Record, open_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +93,13 @@ class OpenData:
   fingerprint: str
   provenance: tuple[Provenance, ...]
 
-  def stream(self, encode: Encode, host: Host | None = None) -> Stream:
+  def stream(self, encode: Callable[[Record], Any], host: Host | None = None) -> Stream:
     """Examples, for batches that are packed step by step."""
     return Stream(self.records, encode, data=self.fingerprint, host=host)
 
-  def row_stream(self, encode: Encode, rows: RowConfig, host: Host | None = None) -> RowStream:
+  def row_stream(
+    self, encode: Callable[[Record], Any], rows: RowConfig, host: Host | None = None
+  ) -> RowStream:
     """Packed rows."""
     data = hashlib.sha256(f"{self.fingerprint} {rows}".encode()).hexdigest()
     return RowStream(self.records, encode, rows, data=data, host=host)
