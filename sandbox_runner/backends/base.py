@@ -1,8 +1,10 @@
 """What a backend is: it can say whether it works here, and open sandboxes."""
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ from sandbox_runner.types import Limits
 GUEST_DIRECTORY = Path(__file__).parent.parent / "guest"
 # Each imports only from those before it.
 GUEST_MODULES = (
-  *("frames", "boxes", "files", "image", "launch", "task", "watch", "terminal", "supervisor"),
+  *("frames", "boxes", "files", "image", "newborn", "task", "watch", "terminal", "supervisor"),
 )
 # Reads unbuffered, so that it takes not a byte of the first frame, which follows the source.
 BOOTSTRAP = """import json, os, sys, types
@@ -37,6 +39,17 @@ def guest_source() -> bytes:
 
 GUEST = guest_source()
 BOOTSTRAP_LIMIT_S = 20.0  # for a supervisor to say that it is ready
+
+
+def kill_child(process: asyncio.subprocess.Process) -> None:
+  """Ends a child, if it has not ended.
+
+  `Process.kill` polls first, which can take the exit status of a child that has just ended from
+  asyncio's own watcher; that then warns of an unknown child process.
+  """
+  if process.returncode is None:
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(process.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from sandbox_runner.backends.base import (
   BackendStatus,
   Usage,
   Vessel,
+  kill_child,
 )
 from sandbox_runner.cgroups import PREFIX, ControlGroup, Parents, find_parents
 from sandbox_runner.journal import kill_launchers
@@ -276,8 +277,7 @@ class BwrapVessel(Vessel):
     if self.supervisor >= 0:
       with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(self.supervisor, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-      launcher.kill()
+    kill_child(launcher)
     while self.supervisor < 0 and launcher.returncode is None:
       kill_launchers([self.sandbox])
       await asyncio.sleep(0.005)

@@ -15,7 +15,15 @@ import subprocess
 from collections.abc import Callable
 
 from sandbox_runner import seccomp
-from sandbox_runner.backends.base import BOOTSTRAP, GUEST, Backend, BackendStatus, Usage, Vessel
+from sandbox_runner.backends.base import (
+  BOOTSTRAP,
+  GUEST,
+  Backend,
+  BackendStatus,
+  Usage,
+  Vessel,
+  kill_child,
+)
 from sandbox_runner.cgroups import Counters, counters_of
 from sandbox_runner.journal import LABEL
 from sandbox_runner.types import Limits, SandboxLost
@@ -95,9 +103,8 @@ class DockerBackend(Backend):
         try:
           said, _ = await process.communicate()
         finally:
-          if process.returncode is None:
-            process.kill()
-            await process.wait()
+          kill_child(process)
+          await process.wait()
     except TimeoutError as e:
       raise SandboxLost(f"docker {arguments[0]} did not answer within {CLI_S:.0f} s") from e
     except OSError as e:  # no such command any more, or no process or descriptor left for it
@@ -220,8 +227,8 @@ class DockerVessel(Vessel):
   async def end(self) -> None:
     if self._starting:  # no more of its command; but the daemon may yet make the container
       self.backend.in_doubt.add(self.sandbox)
-      if self.process and self.process.returncode is None:
-        self.process.kill()
+      if self.process:
+        kill_child(self.process)
         await self.process.wait()
     self._end_start()
     if self.process and self.process.stdin:
@@ -233,8 +240,7 @@ class DockerVessel(Vessel):
         if "No such container" not in str(e):
           self.backend.in_doubt.add(self.sandbox)
           os.write(self.log, str(e).encode())
-      if self.process.returncode is None:
-        self.process.kill()
-        await self.process.wait()
+      kill_child(self.process)
+      await self.process.wait()
     if self.counters:
       self.counters.close()

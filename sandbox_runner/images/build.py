@@ -94,6 +94,12 @@ def build_tree(image: Description, mirror: str = "", force: bool = False) -> tup
   return target, True
 
 
+def remove_old_tree(path: Path) -> None:
+  """Under another name first: nobody may find half of it. Raises OSError."""
+  with staging(path.parent, f"old-{path.name}") as stage:
+    path.rename(stage / "tree")
+
+
 def check_builder() -> None:
   """Raises BuildError if this process cannot build a tree."""
   if os.geteuid() != 0:

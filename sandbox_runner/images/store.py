@@ -4,6 +4,7 @@ A tree is a directory NAME-DIGEST in one of `directories`; it gets this name whe
 docker the daemon holds the image, under `Description.tag`.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -47,6 +48,15 @@ def find_other_trees(image: Description) -> list[Path]:
   """Trees of this image that were built from an older description."""
   found = {path for d in directories() for path in d.glob(f"{image.name}-*") if path.is_dir()}
   return sorted(path for path in found if path.name != tree_name(image))
+
+
+def trees_in_use() -> set[str]:
+  """Names of the trees that some process of this host has as its root, or mounted elsewhere."""
+  roots = set()
+  for path in Path("/proc").glob("[0-9]*/mountinfo"):
+    with contextlib.suppress(OSError):  # it has just ended, or is not ours to look into
+      roots |= {line.split()[3] for line in path.read_text().splitlines()}
+  return {os.path.basename(root) for root in roots}
 
 
 def tree_for_bwrap(image: str, as_other_user: bool) -> str:

@@ -15,6 +15,14 @@ def has_image(docker: str, image: Description) -> bool:
   return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
+def other_tags(docker: str, image: Description) -> list[str]:
+  """Tags of this image that were built from an older description."""
+  repository = image.tag.partition(":")[0]
+  command = [docker, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", repository]
+  tags = run_step("docker image ls", command).split()
+  return sorted(tag for tag in tags if tag != image.tag)
+
+
 def import_tree(image: Description, tree: Path, docker: str) -> None:
   """The image gets its tag when all of the tree is in it. Raises BuildError."""
   what = f"docker's import of image {image.name}"

@@ -1,5 +1,6 @@
 """Descriptions of images, where their trees are found, and builds that fail."""
 
+import argparse
 import asyncio
 import dataclasses
 import os
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sandbox_runner import Limits, NoBackendError, Pool, PoolConfig
-from sandbox_runner.images import describe, image_names, limits_of
+from sandbox_runner.images import describe, description, image_names, limits_of
 from sandbox_runner.images.build import BuildError, build_tree, staging
+from sandbox_runner.images.command import run_images
 from sandbox_runner.images.description import DIRECTORY, parse
 from sandbox_runner.images.store import (
   BUILD,
@@ -174,6 +176,39 @@ def test_unknown_names_and_no_docker_are_told(tmp_path: Path):
   done = command("images", "build", "code", "--base", "debian:bookworm-slim", env=alone)
   assert "--base debian:bookworm-slim needs docker" in done.stderr
   assert command("images", "list", env=alone).stdout.count("tree: not built") == 4
+
+
+def test_prune_removes_what_is_old_and_not_in_use(tmp_path: Path):
+  now = tmp_path / tree_name(describe("code"))
+  old, used = tmp_path / "code-000000000000", tmp_path / "terminal-000000000000"
+  for path in (now, old, used, tmp_path / "base-000000000000"):
+    (path / "usr").mkdir(parents=True)
+  alone = {"PATH": str(tmp_path), OVERRIDE: str(tmp_path)}
+  hold = ("bwrap", "--dev-bind", "/", "/", "--bind", str(used), "/mnt", "cat")
+  with subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    holder.stdin.write(b"there\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == b"there\n"
+    done = command("images", "prune", env=alone)
+    holder.stdin.close()
+  assert (done.returncode, done.stdout) == (0, f"{old}: removed\n{used}: in use, left\n")
+  left = {path.name for path in tmp_path.iterdir()}
+  assert left == {now.name, used.name, "base-000000000000"}
+
+
+@pytest.mark.docker
+def test_prune_removes_old_tags(monkeypatch, tmp_path: Path, capsys):
+  shutil.copyfile(DIRECTORY / "code.toml", tmp_path / "prune-test.toml")
+  monkeypatch.setattr(description, "DIRECTORY", tmp_path)  # the images of this host stay
+  tag = "sandbox_runner/prune-test:000000000000"
+  empty = subprocess.run(["tar", "-cT", "/dev/null"], capture_output=True, check=True).stdout
+  subprocess.run(["docker", "import", "-", tag], input=empty, check=True, capture_output=True)
+  assert run_images(argparse.Namespace(action="list")) == 0
+  assert capsys.readouterr().out.endswith(f"which `images prune` removes: {tag}\n")
+  assert run_images(argparse.Namespace(action="prune")) == 0
+  assert capsys.readouterr().out == f"{tag}: removed\n"
+  found = subprocess.run(["docker", "image", "inspect", tag], capture_output=True, check=False)
+  assert found.returncode == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is told that root builds")

@@ -4,12 +4,14 @@ import asyncio
 import os
 import signal
 import struct
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from sandbox_runner import Limits, Outcome
-from sandbox_runner.backends.base import Usage
+from sandbox_runner.backends.base import Usage, kill_child
 from sandbox_runner.backends.bwrap import covers_range
 from sandbox_runner.cgroups import ControlGroup, _counter, find_parents, remove_groups
 from sandbox_runner.guest.boxes import empty
@@ -207,3 +209,21 @@ def test_group_limits_memory_and_is_removed():
 def test_covers_range():
   assert covers_range("         0          0 4294967295\n")
   assert not covers_range("0 1000 1\n1 100000 65536\n")
+
+
+def test_a_child_that_has_ended_unseen_keeps_its_status(caplog: pytest.LogCaptureFixture):
+  async def end_late() -> int:
+    child = await asyncio.create_subprocess_exec("true")
+    time.sleep(0.3)  # it ends, and its watcher in this loop does not know yet
+    kill_child(child)
+    return await child.wait()
+
+  policy = asyncio.get_event_loop_policy()
+  if sys.version_info < (3, 12):  # the watcher of later ones; its thread would see the end at once
+    policy.set_child_watcher(asyncio.PidfdChildWatcher())
+  try:
+    assert asyncio.run(end_late()) == 0
+  finally:
+    if sys.version_info < (3, 12):
+      policy.set_child_watcher(None)
+  assert not caplog.records

@@ -1,0 +1,38 @@
+"""Trains a reward model on annotated pairs; the same command in the same workdir resumes."""
+
+import argparse
+
+from ptjax.launch.arguments import add_config_arguments, load_config
+from ptjax.launch.fit import run_in_workdir
+
+NAME = "reward"
+HELP = "train a reward model on annotated pairs"
+EPILOG = """\
+examples:
+  python -m ptjax.launch reward --config configs/reward_smollm2.py --workdir runs/reward \\
+      --config.data.path=pairs.jsonl
+  python -m ptjax.launch reward --config configs/reward_smollm2.py --workdir runs/ensemble \\
+      --config.data.path=pairs.jsonl --config.reward.members=5
+
+The workdir receives config.json, metrics.jsonl, heldout.jsonl, checkpoints, and at the end the
+directory reward_model: the weights, and a report with held-out accuracy and calibration.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  add_config_arguments(parser)
+  parser.add_argument("--workdir", required=True, metavar="DIR", help="directory of this run")
+
+
+def root() -> type:
+  """The dataclass that a configuration of this verb makes."""
+  from ptjax.train.reward_model import RewardExperiment
+
+  return RewardExperiment
+
+
+def run(args: argparse.Namespace) -> int:
+  experiment = load_config(args, root())
+  from ptjax.train import reward_model
+
+  return run_in_workdir(reward_model.run, experiment, args.workdir)
