@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ptjax.data.assistant_mask import Example
 from ptjax.data.packing import RowConfig
-from ptjax.data.pipeline import Host, Interleave, Part, RowStream, Stream, mix
+from ptjax.data.pipeline import EndOfDataError, Host, Interleave, Part, RowStream, Stream, mix
 
 ALONE = Host(0, 1)
 
@@ -117,7 +117,7 @@ def test_kill_and_resume_at_any_step(sizes, weighted, epochs, steps, kills, host
         killed.restore(json.loads(saved))
       if whole.finished:
         assert killed.finished
-        with pytest.raises(StopIteration, match="used up"):
+        with pytest.raises(EndOfDataError, match="used up"):
           killed.take(count)
         break
       expected.append(whole.take(count))
@@ -169,8 +169,8 @@ def test_packed_rows_after_a_kill(sizes, epochs, steps, kills, window):
       killed.restore(json.loads(saved))
     try:
       expected = whole.take(count)
-    except StopIteration:
-      with pytest.raises(StopIteration):
+    except EndOfDataError:
+      with pytest.raises(EndOfDataError):
         killed.take(count)
       break
     for a, b in zip(expected, killed.take(count), strict=True):
