@@ -14,17 +14,11 @@ import signal
 import sys
 import time
 
-from sandbox_runner.guest.boxes import (
-  PR_SET_DUMPABLE,
-  NamespaceBox,
-  WipeBox,
-  empty_directory,
-  prctl,
-  write_text,
-)
+from sandbox_runner.guest.boxes import NamespaceBox, WipeBox, empty_directory
 from sandbox_runner.guest.files import Reading
 from sandbox_runner.guest.frames import read_frame, read_raw_frame, write_frame
 from sandbox_runner.guest.image import read_settings
+from sandbox_runner.guest.kernel import PR_SET_DUMPABLE, prctl, write_text
 from sandbox_runner.guest.newborn import Ends, Inbox, Newborn
 from sandbox_runner.guest.task import (
   be_born,
@@ -158,7 +152,7 @@ class Supervisor:
     self.stays = bool(task["terminal"]) and watch.why == "exit"
     processes = None if self.stays else self.box.end_processes(watch.pid)
     watch.drain()
-    failure = newborn.failure() or refused
+    failure = refused or newborn.failure(watch.why == "exit")
     report = watch.report(wall, failure, None if task["terminal"] else processes)
     if task["copy_out"]:
       self.send(report)

@@ -11,7 +11,8 @@ from sandbox_driver import Driver
 
 from sandbox_runner import Limits, Outcome, Request, Result
 from sandbox_runner.guest.watch import Watch
-from sandbox_runner.sandbox import Sandbox
+from sandbox_runner.protocol import Report
+from sandbox_runner.sandbox import Sandbox, judge
 
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 FILTERS = "2"  # that of all in a sandbox, and that of tasks
@@ -70,8 +71,16 @@ def test_nobody_may_look_into_it(driver: Driver, waiting: int):
 
 def test_one_that_is_gone_is_not_missed(driver: Driver, waiting: int):
   os.kill(waiting, signal.SIGKILL)
+  while status(waiting)["State"][0] != "Z":  # the supervisor looks for it when a task comes
+    time.sleep(0.001)
   result = run(driver, "python3", "-c", "print(1)")
   assert (result.outcome, result.stdout, result.processes) == (Outcome.exit, b"1\n", 1), result
+
+
+def test_one_that_goes_as_its_task_comes_is_no_end_of_the_program():
+  ended = Report("exit", signal.SIGKILL, "its process was gone", 0.1, 0.0, 0, (0, 0))
+  assert judge(ended, 0, 0.0, Limits(), None)[0] == Outcome.infra_error
+  assert judge(ended, 1, 0.0, Limits(), None)[0] == Outcome.oom
 
 
 @pytest.mark.parametrize(
