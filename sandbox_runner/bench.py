@@ -1,4 +1,4 @@
-"""How fast a backend runs a snippet and how fair it is; whether anything is left after many runs."""
+"""How fast and how fair a backend runs a snippet, and whether many runs leave anything."""
 
 import asyncio
 import itertools
