@@ -73,7 +73,8 @@ class Supervisor:
       if "argv" in order:
         if program := self.bear():
           return program
-        self.run(order, header, blob)
+        newborn, self.newborn = self.newborn, None
+        self.run(newborn, order, header, blob)
       elif "read" in order:
         self.send(Reading(order["read"], self.send).walk(self.box.work))
       # Anything else was meant for a task that ended while it was on its way.
@@ -126,14 +127,13 @@ class Supervisor:
       inbox.say(f"{name}: {e}")
       os._exit(0)
 
-  def run(self, task, header, blob):
+  def run(self, newborn, task, header, blob):
     if task["entries"] is not None:
       empty_directory(self.box.work)
     at = sum(size for *_, size in task["files"] + (task["entries"] or []))
     files, stdin = memoryview(blob)[:at], memoryview(blob)[at:]
     started = time.monotonic()
     refused = self.box.resize(task["disk_mb"])
-    newborn, self.newborn = self.newborn, None
     if task["terminal"]:
       watch, descriptors = self.watch_terminal(newborn, task)
     else:

@@ -96,6 +96,8 @@ def test_time_before_the_task_is_not_the_tasks(whole: float, used: float, report
 
 def test_files_are_not_held_in_the_tasks_memory(driver: Driver):
   """In the work directory they count, once."""
+  if driver.pool.backend.name == "docker+runsc":
+    pytest.skip("there the supervisor and the guest's kernel, which hold them as well, count too")
   limits = Limits(memory_mb=48, disk_mb=40)
   result = run(driver, "wc", "-c", "f", files={"f": bytes(28 << 20)}, limits=limits)
   assert (result.outcome, result.stdout) == (Outcome.exit, b"%d f\n" % (28 << 20)), result
