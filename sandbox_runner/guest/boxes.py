@@ -41,6 +41,7 @@ from sandbox_runner.guest.kernel import (
   last_number,
   libc,
   mount,
+  patiently,
   remove_ipc_objects,
   write_text,
 )
@@ -74,7 +75,7 @@ class NamespaceBox:
       else:
         self._mount_writable()
       on_child = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-      self.init = bare_fork()
+      self.init = patiently(bare_fork)
       if self.init == 0:
         try:
           self._hold(asked_end, answer_end)

@@ -2,7 +2,9 @@
 
 import contextlib
 import ctypes
+import errno
 import os
+import time
 
 TASK_ID = 65534  # the user and group of every task
 FIRST_FD, LAST_FD = 3, 4096
@@ -12,6 +14,7 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 2, 4, 8, 32, 4096
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_DUMPABLE = 1, 2, 4
 MNT_DETACH = 2
 THREADS_FIELD = 17  # of /proc/PID/stat, counted from the state
+FORK_S = 1.0
 SHM_INFO, MSG_INFO, SEM_INFO = 14, 12, 19
 SYSINFO_TASKS = 80  # where struct sysinfo has the number of tasks, on 64-bit machines
 
@@ -35,6 +38,18 @@ def bare_fork():
   pid = holding_lock.fork()
   check(pid, "fork")
   return pid
+
+
+def patiently(fork):
+  """`fork()`, tried again for a second if it is refused: the kernel may yet count who has ended."""
+  deadline = time.monotonic() + FORK_S
+  while True:
+    try:
+      return fork()
+    except OSError as e:
+      if e.errno not in (errno.EAGAIN, errno.ENOMEM) or time.monotonic() > deadline:
+        raise
+      time.sleep(0.01)
 
 
 def prctl(option, *args):

@@ -6,7 +6,6 @@ asked to give back. The end of the input, or a frame that is not one, ends the s
 it everything in the sandbox.
 """
 
-import errno
 import gc
 import json
 import os
@@ -18,7 +17,7 @@ from sandbox_runner.guest.boxes import NamespaceBox, WipeBox, empty_directory
 from sandbox_runner.guest.files import Reading
 from sandbox_runner.guest.frames import read_frame, read_raw_frame, write_frame
 from sandbox_runner.guest.image import read_settings
-from sandbox_runner.guest.kernel import PR_SET_DUMPABLE, prctl, write_text
+from sandbox_runner.guest.kernel import PR_SET_DUMPABLE, patiently, prctl, write_text
 from sandbox_runner.guest.newborn import Ends, Inbox, Newborn
 from sandbox_runner.guest.task import (
   be_born,
@@ -32,8 +31,6 @@ from sandbox_runner.guest.task import (
 )
 from sandbox_runner.guest.terminal import Terminal, TerminalWatch
 from sandbox_runner.guest.watch import Watch
-
-FORK_S = 1.0  # how long a refused fork is tried again: the kernel may yet count who has ended
 
 
 class Supervisor:
@@ -89,22 +86,12 @@ class Supervisor:
     if self.newborn:
       return None
     ends = Ends()
-    pid = self.fork()
+    pid = patiently(self.box.fork)
     if pid == 0:
       return self.live(ends)
     ends.in_supervisor()
     self.newborn = Newborn(pid, ends)
     return None
-
-  def fork(self):
-    deadline = time.monotonic() + FORK_S
-    while True:
-      try:
-        return self.box.fork()
-      except OSError as e:
-        if e.errno not in (errno.EAGAIN, errno.ENOMEM) or time.monotonic() > deadline:
-          raise
-        time.sleep(0.01)
 
   def live(self, ends):
     """In the newborn: execs, or returns the program for this interpreter to run."""

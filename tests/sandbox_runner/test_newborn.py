@@ -1,5 +1,6 @@
 """The process that waits for the next task: what it may not have, and that it is not missed."""
 
+import errno
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ import pytest
 from sandbox_driver import Driver
 
 from sandbox_runner import Limits, Outcome, Request, Result
+from sandbox_runner.guest import kernel
 from sandbox_runner.guest.watch import Watch
 from sandbox_runner.protocol import Report
 from sandbox_runner.sandbox import Sandbox, judge
@@ -131,3 +133,21 @@ def test_a_file_of_an_earlier_step_wins_over_a_loaded_module(driver: Driver):
       assert plain.exit_code == 1
 
   driver.run(go())
+
+
+def test_a_refused_fork_is_tried_again(monkeypatch):
+  monkeypatch.setattr(kernel, "FORK_S", 0.1)
+  answers = [OSError(errno.EAGAIN, "not yet"), OSError(errno.ENOMEM, "not yet"), 7]
+
+  def fork():
+    answer = answers.pop(0) if answers else OSError(errno.EAGAIN, "never")
+    if isinstance(answer, OSError):
+      raise answer
+    return answer
+
+  assert kernel.patiently(fork) == 7
+  with pytest.raises(OSError, match="never"):
+    kernel.patiently(fork)
+  answers.append(OSError(errno.EPERM, "not allowed"))
+  with pytest.raises(OSError, match="not allowed"):
+    kernel.patiently(fork)
