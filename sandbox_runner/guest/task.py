@@ -20,7 +20,7 @@ import threading
 import time
 import types
 
-from sandbox_runner.guest.boxes import (
+from sandbox_runner.guest.kernel import (
   FIRST_FD,
   LAST_FD,
   PR_SET_DUMPABLE,
