@@ -83,7 +83,8 @@ def action_loss(objective: PolicyObjective, logp_BA, entropy_BA, batch: PolicyBa
   advantage, the mask of drift. What stands in unused slots reaches neither value nor gradient.
   """
   mask_BA = batch.rows.mask_BA
-  batch = _cleaned(batch)
+  # A ratio of a sequence would carry the gradient of an unused slot to the others.
+  batch = batch._replace(advantages_BA=fill(batch.advantages_BA, mask_BA))
   logp_BA, entropy_BA = fill(as_float(logp_BA), mask_BA), fill(as_float(entropy_BA), mask_BA)
   now_BA = jax.lax.stop_gradient(logp_BA)
   old_BA = now_BA if batch.old_BA is None else batch.old_BA
@@ -109,18 +110,6 @@ def action_loss(objective: PolicyObjective, logp_BA, entropy_BA, batch: PolicyBa
     "mismatch/ratio_max": Max.of(gap["ratio"], mask_BA),
   }
   return loss, metrics | constant_metrics
-
-
-def _cleaned(batch: PolicyBatch) -> PolicyBatch:
-  """The batch with 0 at its unused slots, before anything is computed from them."""
-  mask_BA, old_BA, reference_BA = batch.rows.mask_BA, batch.old_BA, batch.reference_BA
-  return batch._replace(
-    weights_BA=fill(batch.weights_BA, mask_BA),
-    advantages_BA=fill(batch.advantages_BA, mask_BA),
-    behavior_BA=fill(batch.behavior_BA, mask_BA),
-    old_BA=None if old_BA is None else fill(old_BA, mask_BA),
-    reference_BA=None if reference_BA is None else fill(reference_BA, mask_BA),
-  )
 
 
 def _segments(batch: PolicyBatch) -> dict:
