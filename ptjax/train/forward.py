@@ -39,7 +39,8 @@ def action_logprobs(
   hold numbers without meaning.
   """
   hidden_BAD = action_states(model, params, rows, constrain)
-  return state_logprobs(model, params, hidden_BAD, rows.target_BA, sampling, chunk)
+  targets_BA = jnp.asarray(rows.target_BA)
+  return state_logprobs(model, params, hidden_BAD, targets_BA, sampling, chunk)
 
 
 def state_logprobs(
@@ -78,7 +79,7 @@ def state_logprobs(
   # A loop of the program, not of Python: the compiler may run unrolled chunks side by side, and
   # on CPUs did.
   one = jax.checkpoint(lambda pair: some(*pair))
-  parts = jax.lax.map(one, (cut(hidden_BAD), cut(jnp.asarray(target_BA))))
+  parts = jax.lax.map(one, (cut(hidden_BAD), cut(target_BA)))
   logp_BA, entropy_BA = (x.swapaxes(0, 1).reshape(rows, -1)[:, :slots] for x in parts)
   return logp_BA, entropy_BA
 

@@ -11,7 +11,9 @@ from train_toys import critic_experiment, session_on, toy_domain, toy_experiment
 from ptjax.algos.entropy import EntropyState
 from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints
 from ptjax.core.metrics import summarize
+from ptjax.core.types import Outcome
 from ptjax.domains.catalog import DOMAINS
+from ptjax.domains.domain import Grade
 from ptjax.experience.groups import DynamicSampling
 from ptjax.experience.mixture import DomainConfig, Mixture
 from ptjax.experience.packing import PackConfig
@@ -19,7 +21,7 @@ from ptjax.rewards.shaping import ShapingConfig
 from ptjax.train.experiment import EntropyControl, RLConfig
 from ptjax.train.objectives import PolicyObjective
 from ptjax.train.policy_objective import CorrectionConfig
-from ptjax.train.rl import RLState, initial_entropy, prepare, train, trains
+from ptjax.train.rl import RLState, initial_entropy, lost_episodes, prepare, train, trains
 from ptjax.train.run import SILENT, restore, save
 
 # A step far above any entropy of the tiny model: the coefficient rises at every step.
@@ -169,6 +171,9 @@ def test_cut_answers_train_the_critic_by_bootstrapping(tied_source, tmp_path):
     assert all(trains(e, p) for p in cut)
     without = dataclasses.replace(e, critic=dataclasses.replace(critic, bootstrap_truncated=False))
     assert not any(trains(without, p) for p in cut)
+    assert lost_episodes(without, cut) == []
+    failed = dataclasses.replace(cut[0], grade=Grade(Outcome.INFRA_FAILED, {}))
+    assert lost_episodes(e, [*cut, failed]) == [failed]
     assert records[-1]["critic/grad_norm"] > 1e-3
 
     trajectories = [p.trajectory(e.seed) for p in all_played[-1]]
