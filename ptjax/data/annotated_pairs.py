@@ -15,17 +15,13 @@ import dataclasses
 import json
 import math
 import pathlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# An identifier of the list at spdx.org, and how they combine. Whether it is on the list, and
-# allowed in a run, is for `provenance` to say.
-_SPDX_ID = r"[A-Za-z0-9][A-Za-z0-9.+-]*"
-_SPDX = re.compile(rf"\(*{_SPDX_ID}\)*( (AND|OR|WITH) \(*{_SPDX_ID}\)*)*")
+from ptjax.data.provenance import PERMISSIVE, check_license
 
-_TEXTS = ("annotator", "license", "source", "domain")
-_KNOWN = {"messages", "chosen", "rejected", "margin", *_TEXTS}
+ORIGIN = ("annotator", "license", "source", "domain")
+_KNOWN = {"messages", "chosen", "rejected", "margin", *ORIGIN}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,33 +77,49 @@ def check_messages(messages: Any, where: str) -> tuple[Mapping[str, Any], ...]:
   return tuple(messages)
 
 
-def read_pairs(path: str | pathlib.Path, *, unpaired: bool = False) -> list[AnnotatedPair]:
+def read_pairs(
+  path: str | pathlib.Path, *, licenses: Sequence[str] = PERMISSIVE, unpaired: bool = False
+) -> list[AnnotatedPair]:
   """All comparisons of a file.
 
   Args:
     path: JSONL.
+    licenses: SPDX identifiers that may be used.
     unpaired: allow lines with one answer only.
 
   Raises:
-    ValueError: a line that breaks the schema; the message names file, line, field and fix.
+    ValueError: a line that breaks the schema, or whose licence may not be used; the message
+      names file, line, field and fix.
   """
   return [
-    _parse(record, f"{path}, line {number}", unpaired) for number, record in jsonl_records(path)
+    _parse(record, f"{path}, line {number}", licenses, unpaired)
+    for number, record in jsonl_records(path)
   ]
 
 
-def _parse(record: dict[str, Any], where: str, unpaired: bool) -> AnnotatedPair:
+def origin_of(record: dict[str, Any], where: str, licenses: Sequence[str]) -> dict[str, str]:
+  """Annotator, licence, source and domain of a record.
+
+  Raises:
+    ValueError: one lacks, or the licence may not be used; the message begins with `where`.
+  """
+  for name in ORIGIN:
+    text = record.get(name)
+    if not isinstance(text, str) or not text.strip():
+      raise ValueError(f"{where}: {name} must be a text that is not empty, not {text!r}")
+  try:
+    check_license(record["source"], record["license"], licenses)
+  except ValueError as error:
+    raise ValueError(f"{where}: {error}") from error
+  return {name: record[name] for name in ORIGIN}
+
+
+def _parse(
+  record: dict[str, Any], where: str, licenses: Sequence[str], unpaired: bool
+) -> AnnotatedPair:
   if unknown := sorted(record.keys() - _KNOWN):
     raise ValueError(f"{where}: unknown field {unknown[0]!r}; the schema has {sorted(_KNOWN)}")
-  for name in _TEXTS:
-    if not isinstance(record.get(name), str) or not record[name].strip():
-      raise ValueError(
-        f"{where}: {name} must be a text that is not empty, not {record.get(name)!r}"
-      )
-  if not _SPDX.fullmatch(record["license"]):
-    raise ValueError(
-      f"{where}: license {record['license']!r} is no SPDX expression; write for example CC-BY-4.0"
-    )
+  origin = origin_of(record, where, licenses)
   answers = [record.get("chosen"), record.get("rejected")]
   for name, answer in zip(("chosen", "rejected"), answers, strict=True):
     if not (isinstance(answer, str) or (answer is None and unpaired)):
@@ -124,5 +136,5 @@ def _parse(record: dict[str, Any], where: str, unpaired: bool) -> AnnotatedPair:
     chosen=answers[0],
     rejected=answers[1],
     margin=float(margin),
-    **{name: record[name] for name in _TEXTS},
+    **origin,
   )

@@ -8,6 +8,8 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import grain
 
@@ -28,7 +30,7 @@ from ptjax.data.provenance import (
   check_license,
   write_manifest,
 )
-from ptjax.data.sources import RandomAccess, open_files
+from ptjax.data.sources import RandomAccess, Record, open_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +93,13 @@ class OpenData:
   fingerprint: str
   provenance: tuple[Provenance, ...]
 
-  def stream(self, encode: Encode, host: Host | None = None) -> Stream:
+  def stream(self, encode: Callable[[Record], Any], host: Host | None = None) -> Stream:
     """Examples, for batches that are packed step by step."""
     return Stream(self.records, encode, data=self.fingerprint, host=host)
 
-  def row_stream(self, encode: Encode, rows: RowConfig, host: Host | None = None) -> RowStream:
+  def row_stream(
+    self, encode: Callable[[Record], Any], rows: RowConfig, host: Host | None = None
+  ) -> RowStream:
     """Packed rows."""
     data = hashlib.sha256(f"{self.fingerprint} {rows}".encode()).hexdigest()
     return RowStream(self.records, encode, rows, data=data, host=host)
@@ -113,8 +117,11 @@ def open_data(config: DataConfig, workdir: pathlib.Path, seed: int) -> OpenData:
   """
   provenance = tuple(_provenance(s, config.licenses) for s in config.sources)
   sources = {s.name: open_files(s.files) for s in config.sources}
+  dropped: list[list[int]] = []
   if config.decontaminate is not None:
-    sources = _decontaminate(sources, config.decontaminate, workdir / "decontamination.json")
+    sources, dropped = _decontaminate(
+      sources, config.decontaminate, workdir / "decontamination.json"
+    )
   if config.turns == "apart":
     sources = {name: TurnsApart(records) for name, records in sources.items()}
   parts = [Part(s.name, sources[s.name], s.weight) for s in config.sources]
@@ -129,7 +136,7 @@ def open_data(config: DataConfig, workdir: pathlib.Path, seed: int) -> OpenData:
     for p, part in zip(provenance, parts, strict=True)
   ]
   settings = [seed, config.epochs, config.shuffle, config.turns, config.max_length]
-  order = [[s.name for s in config.sources], sizes, settings]
+  order = [[s.name for s in config.sources], sizes, settings, dropped]
   return OpenData(records, hashlib.sha256(json.dumps(order).encode()).hexdigest(), provenance)
 
 
@@ -149,11 +156,12 @@ def _provenance(source: SourceConfig, allowed: tuple[str, ...]) -> Provenance:
 
 def _decontaminate(
   sources: dict[str, RandomAccess], config: DecontaminationConfig, report: pathlib.Path
-) -> dict[str, RandomAccess]:
+) -> tuple[dict[str, RandomAccess], list[list[int]]]:
+  """(what is left of the sources, the numbers of the records dropped from each)."""
   index = EvaluationIndex(config.n, config.min_words)
   for path in config.evaluation:
     items = open_files([path])
     index.add(path, (items[i] for i in range(len(items))))
   clean = {name: Decontaminated(records, index) for name, records in sources.items()}
   write_report(report, config, index, clean)
-  return {**clean}
+  return {**clean}, [list(source.dropped) for source in clean.values()]

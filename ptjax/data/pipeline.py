@@ -156,6 +156,10 @@ class Host:
     return position + (self.index - position) % self.count
 
 
+class EndOfDataError(ValueError):
+  """All epochs are read."""
+
+
 class Stream(Generic[T]):
   """This host's share of an example stream, with a state of one number.
 
@@ -178,13 +182,14 @@ class Stream(Generic[T]):
     self._length = len(records)
     self._data = data
     self._host = host or Host()
-    self._go_to(0, 0)
+    self._next = self.dropped = 0
+    self._iterator = self._from(0)
 
-  def _go_to(self, position: int, dropped: int) -> None:
-    self._next, self.dropped = position, dropped
+  def _from(self, position: int) -> grain.DatasetIterator:
+    """This host's examples from `position` on."""
     mine = self._examples.slice(slice(self._host.first(position), None, self._host.count))
     # Dropped records come as None, so that positions can be counted.
-    self._iterator = iter(mine.to_iter_dataset(_READ, allow_nones=True))
+    return iter(mine.to_iter_dataset(_READ, allow_nones=True))
 
   @property
   def finished(self) -> bool:
@@ -195,10 +200,13 @@ class Stream(Generic[T]):
     """This host's examples among the next `count` positions; fewer at the end.
 
     Raises:
-      StopIteration: nothing is left.
+      EndOfDataError: nothing is left.
     """
     if self.finished:
-      raise StopIteration(f"the {self._length} examples of the stream are used up")
+      raise EndOfDataError(
+        f"all {self._length} examples are used up; set data.epochs higher or to None, or train "
+        f"fewer steps"
+      )
     end = min(self._next + count, self._length)
     mine = len(range(self._host.first(self._next), end, self._host.count))
     read = list(itertools.islice(self._iterator, mine))
@@ -217,7 +225,9 @@ class Stream(Generic[T]):
       ValueError: the state is of other data.
     """
     check_data(state, self._data)
-    self._go_to(state["next"], state["dropped"])
+    self._iterator.close()  # ends its threads
+    self._next, self.dropped = state["next"], state["dropped"]
+    self._iterator = self._from(self._next)
 
 
 class RowStream:
@@ -252,11 +262,11 @@ class RowStream:
     """The next `count` rows of this host; fewer at the end.
 
     Raises:
-      StopIteration: nothing is left.
+      EndOfDataError: nothing is left.
     """
     rows = list(itertools.islice(self._iterator, count))
     if not rows and count:
-      raise StopIteration("the rows of the stream are used up")
+      raise EndOfDataError("all rows are used up; set data.epochs higher or to None")
     return rows
 
   def state(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ mixing, sharding and resuming rest on. Each is picklable: it opens its files whe
 import functools
 import json
 import pathlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -104,9 +105,10 @@ def _line_offsets(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Parquet(_Files):
-  """Rows of Parquet files as records; the row group that was read last stays in memory.
+  """Rows of Parquet files as records; the row groups that were read last stay in memory.
 
-  Needs pyarrow (the extra `parquet`).
+  A record costs the reading of its row group: for shuffled reading of large files write small
+  row groups, or convert to another format. Needs pyarrow (the extra `parquet`).
   """
 
   def _count(self, file: int) -> int:
@@ -131,7 +133,13 @@ class Parquet(_Files):
 
   @functools.cached_property
   def _group(self) -> Callable[[int, int], Any]:
-    read = functools.lru_cache(maxsize=4)(lambda f, g: self._readers[f].read_row_group(g))
+    lock = threading.Lock()  # a reader seeks in its file, and threads share it
+
+    @functools.lru_cache(maxsize=4)
+    def read(file: int, group: int) -> Any:
+      with lock:
+        return self._readers[file].read_row_group(group)
+
     return read
 
   def __getitem__(self, index: int) -> Record:

@@ -8,6 +8,15 @@ from typing import Any
 from ptjax.launch import workdir
 from ptjax.launch.train import EXIT_PREEMPTED, keep_traceback, write_config
 
+_SHOWN = (
+  ("optim/loss", "loss"),
+  ("optim/grad_norm", "grad"),
+  ("preference/accuracy", "accuracy"),
+  ("reward_model/accuracy", "accuracy"),
+  ("reward/mean", "reward"),
+  ("bestofn/kept", "kept"),
+)
+
 
 def run_in_workdir(run: Callable[..., None], experiment: Any, directory: str) -> int:
   """`run(experiment, workdir, observer)` in a workdir held meanwhile; returns the exit status."""
@@ -30,13 +39,10 @@ def terminal_observer(num_steps: int):
   from ptjax.train.supervised import FitObserver
 
   def on_step(step: int, record: dict[str, Any]) -> None:
-    loss, norm = _number(record["optim/loss"]), _number(record["optim/grad_norm"])
-    speed = record["perf/train_tokens_per_s"]
-    print(
-      f"step {step + 1}/{num_steps}  loss {loss}  grad {norm}  lr {record['optim/lr']:.2e}  "
-      f"{speed:.0f} tokens/s",
-      flush=True,
-    )
+    parts = [f"step {step + 1}/{num_steps}"]
+    parts += [f"{title} {_number(record[name])}" for name, title in _SHOWN if name in record]
+    parts.append(f"{record['perf/train_tokens_per_s']:.0f} tokens/s")
+    print("  ".join(parts), flush=True)
 
   def on_heldout(when: str, result: dict[str, Any]) -> None:
     values = "  ".join(f"{name} {_number(value)}" for name, value in sorted(result.items()))
@@ -46,4 +52,4 @@ def terminal_observer(num_steps: int):
 
 
 def _number(value: float | None) -> str:
-  return "-" if value is None else f"{value:.4f}"
+  return "-" if value is None else f"{value:.4g}"

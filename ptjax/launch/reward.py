@@ -13,6 +13,8 @@ examples:
       --config.data.path=pairs.jsonl
   python -m ptjax.launch reward --config configs/reward_smollm2.py --workdir runs/ensemble \\
       --config.data.path=pairs.jsonl --config.reward.members=5
+  python -m ptjax.launch reward --config configs/reward_smollm2.py --workdir runs/process \\
+      --config.data.path=steps.jsonl --config.steps=true --config.reward.members=1
 
 The workdir receives config.json, metrics.jsonl, heldout.jsonl, checkpoints, and at the end the
 directory reward_model: the weights, and a report with held-out accuracy and calibration.
@@ -33,6 +35,7 @@ def root() -> type:
 
 def run(args: argparse.Namespace) -> int:
   experiment = load_config(args, root())
-  from ptjax.train import reward_model
+  from ptjax.train import process_reward, reward_model
 
-  return run_in_workdir(reward_model.run, experiment, args.workdir)
+  train = process_reward if experiment.steps else reward_model
+  return run_in_workdir(train.run, experiment, args.workdir)

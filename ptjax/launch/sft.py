@@ -10,9 +10,9 @@ HELP = "fine-tune on conversations"
 EPILOG = """\
 examples:
   python -m ptjax.launch sft --config configs/sft_smollm2.py --workdir runs/sft \\
-      --config.data.path=conversations.jsonl
+      --config.data.sources.0.sha256=HASH
   python -m ptjax.launch sft --config configs/sft_smollm2.py --workdir runs/sft1 \\
-      --config.data.path=conversations.jsonl --config.optimizer.learning_rate=3e-5
+      --config.data.sources.0.sha256=HASH --config.optimizer.learning_rate=3e-5
 
 The workdir receives config.json, metrics.jsonl, heldout.jsonl and checkpoints. SIGTERM saves a
 checkpoint and exits with status 75: run the same command again.

@@ -18,7 +18,7 @@ from ptjax.rewards.reward_model import (
   Combine,
   RewardModel,
   ScoredText,
-  answer_text,
+  answer_tokens,
   combine,
   sigmoid,
 )
@@ -65,8 +65,8 @@ def process_text(
   """
   if not steps:
     raise ValueError("an answer without steps has no process reward")
-  whole = answer_text(template, messages, answer, domain)
-  start = len(template.encode(messages, add_generation_prompt=True))
+  whole = answer_tokens(template, messages, answer)
+  start = int(np.argmax(whole.action_mask))
   pieces = [template.tokenizer.token_bytes(int(t)) for t in whole.tokens[start:]]
   if not b"".join(pieces).startswith(answer.encode()):
     raise ValueError("the chat template changes the answer's text, so its steps cannot be found")

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
+from ptjax.data.assistant_mask import Example, encode_conversation
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.data.tokenizer import load_tokenizer
 from ptjax.envs.environment import Message, Services, Task
@@ -178,10 +179,16 @@ def answer_text(
   template: ChatTemplate, messages: Sequence[Message], answer: str, domain: str
 ) -> ScoredText:
   """A conversation with its answer, scored at the answer's last token, the end token."""
-  whole = template.encode([*messages, {"role": "assistant", "content": answer}])
-  ends = np.flatnonzero(np.isin(whole, template.tokenizer.eos_ids))
-  stop = int(ends[-1]) + 1 if len(ends) else len(whole)
-  return ScoredText(whole[:stop], np.asarray([stop - 1]), domain)
+  example = answer_tokens(template, messages, answer)
+  return ScoredText(example.tokens, np.asarray([len(example.tokens) - 1]), domain)
+
+
+def answer_tokens(template: ChatTemplate, messages: Sequence[Message], answer: str) -> Example:
+  """A conversation up to the end token of its answer, whose tokens the mask marks."""
+  whole = [*messages, {"role": "assistant", "content": answer}]
+  example = encode_conversation(template, whole, last_turn_only=True)
+  stop = int(np.flatnonzero(example.action_mask)[-1]) + 1
+  return Example(example.tokens[:stop], example.action_mask[:stop])
 
 
 def combine(scores_M: np.ndarray, how: Combine, coefficient: float = 1.0) -> float:

@@ -1,6 +1,5 @@
-"""Supervised data: conversations to token rows, the order of a run, and what is held out."""
+"""The order of supervised examples in a run, and what is held out."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -8,36 +7,20 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ptjax.data.chat_template import ChatTemplate, Message
+from ptjax.data.chat_template import Message
 
 Item = TypeVar("Item")
 Out_co = TypeVar("Out_co", covariant=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Example:
-  """Tokens and which of them are trained on.
+class Source(Protocol[Out_co]):
+  """Examples whose place is a small JSON record, saved with each checkpoint.
 
-  Attributes:
-    tokens: i32[T].
-    action_mask: bool[T], true for the assistant's tokens.
-    group: examples of one group share the tokens before their first action (see `pack`).
+  `data.pipeline.Stream` is one.
   """
 
-  tokens: np.ndarray
-  action_mask: np.ndarray
-  group: int = 0
-
-  @property
-  def num_actions(self) -> int:
-    return int(self.action_mask.sum())
-
-
-class Source(Protocol[Out_co]):
-  """Endless examples whose place is a small JSON record, saved with each checkpoint."""
-
   def take(self, count: int) -> list[Out_co]:
-    """The next examples."""
+    """The next examples, `count` at most."""
     ...
 
   def state(self) -> dict[str, Any]:
@@ -95,49 +78,4 @@ def is_heldout(prompt: str, share: float) -> bool:
 def prompt_key(messages: Sequence[Message]) -> str:
   """What `is_heldout` takes of a conversation: the messages before the first answer."""
   first = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), len(messages))
-  return json.dumps([[m["role"], m["content"]] for m in messages[:first]])
-
-
-def conversation_example(
-  template: ChatTemplate, messages: Sequence[Message], *, last_only: bool = False, group: int = 0
-) -> Example:
-  """A conversation whose assistant turns are trained on, each up to its end token.
-
-  A turn's tokens are those by which rendering the conversation with the turn exceeds rendering
-  it without, with the header of the assistant's turn: exactly what the sampler would produce.
-
-  Args:
-    template: of the model.
-    messages: at least one of the assistant.
-    last_only: train on the last message alone, which then must be the assistant's.
-    group: see `Example`.
-
-  Raises:
-    ValueError: no assistant turn, or a template under which a turn is no continuation.
-  """
-  turns = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
-  if last_only:
-    turns = [i for i in turns if i == len(messages) - 1]
-  if not turns or turns[0] == 0:
-    raise ValueError(
-      f"a conversation needs an assistant message after the first one, got roles "
-      f"{[m['role'] for m in messages]}"
-    )
-  tokens = template.encode(messages[: turns[-1] + 1])
-  mask = np.zeros(len(tokens), bool)
-  for turn in turns:
-    before = template.encode(messages[:turn], add_generation_prompt=True)
-    after = template.encode(messages[: turn + 1])
-    if not np.array_equal(after[: len(before)], before) or not np.array_equal(
-      tokens[: len(after)], after
-    ):
-      raise ValueError(
-        f"the chat template changes earlier text when message {turn} is added, so the assistant's "
-        f"tokens cannot be told from the prompt's; use a template that only appends"
-      )
-    ends = [
-      j for j in range(len(before), len(after)) if int(after[j]) in template.tokenizer.eos_ids
-    ]
-    mask[len(before) : (ends[-1] + 1 if ends else len(after))] = True
-  stop = int(np.flatnonzero(mask)[-1]) + 1  # a newline after the end token predicts nothing
-  return Example(tokens[:stop], mask[:stop], group)
+  return json.dumps([[m["role"], m.get("content")] for m in messages[:first]])

@@ -39,8 +39,8 @@ def action_logprobs(
   hold numbers without meaning.
   """
   hidden_BAD = action_states(model, params, rows, constrain)
-  targets_BA = jnp.asarray(rows.target_BA)
-  return state_logprobs(model, params, hidden_BAD, targets_BA, sampling, chunk)
+  target_BA = jnp.asarray(rows.target_BA)
+  return state_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk)
 
 
 def state_logprobs(

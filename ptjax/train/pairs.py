@@ -6,8 +6,10 @@ single answers can.
 Letters: P pairs of one micro-batch, padded to the batch size.
 """
 
+import collections
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -16,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ptjax.core.masked import fill
-from ptjax.data.annotated_pairs import AnnotatedPair, read_pairs
-from ptjax.data.chat_template import ChatTemplate, Message
+from ptjax.data.annotated_pairs import ORIGIN, AnnotatedPair, read_pairs
+from ptjax.data.assistant_mask import Example
+from ptjax.data.provenance import PERMISSIVE, sha256_of, write_manifest
 from ptjax.experience.packing import PackConfig, Packed, Place, Rows, pack
 from ptjax.models.decoder import Params
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.train.batch import micro_batches
-from ptjax.train.examples import Example, conversation_example, is_heldout, prompt_key
+from ptjax.train.examples import is_heldout, prompt_key
 from ptjax.train.forward import action_logprobs
 from ptjax.train.loading import Loaded
 from ptjax.train.networks import Layout
@@ -37,10 +40,12 @@ class PairsConfig:
   Attributes:
     path: JSONL in the schema of `data.annotated_pairs`.
     heldout: share of the prompts that is measured and never trained on.
+    licenses: SPDX identifiers that this run may use.
   """
 
   path: str
   heldout: float = 0.1
+  licenses: tuple[str, ...] = PERMISSIVE
 
   def __post_init__(self):
     if not 0 <= self.heldout < 1:
@@ -48,10 +53,12 @@ class PairsConfig:
 
 
 def read_split(
-  config: PairsConfig, *, unpaired: bool = False
+  config: PairsConfig, *, unpaired: bool = False, workdir: pathlib.Path | None = None
 ) -> tuple[list[AnnotatedPair], list[AnnotatedPair]]:
-  """(training, held-out) comparisons."""
-  pairs = read_pairs(config.path, unpaired=unpaired)
+  """(training, held-out) comparisons; their origin goes to the manifest of the workdir."""
+  pairs = read_pairs(config.path, licenses=config.licenses, unpaired=unpaired)
+  if workdir is not None:
+    write_origins(workdir, config.path, pairs)
   held = [is_heldout(prompt_key(p.messages), config.heldout) for p in pairs]
   return (
     [p for p, h in zip(pairs, held, strict=True) if not h],
@@ -59,10 +66,14 @@ def read_split(
   )
 
 
-def answer_example(template: ChatTemplate, messages: Sequence[Message], answer: str) -> Example:
-  """A conversation and its last answer, which alone is scored, its end token included."""
-  whole = (*messages, {"role": "assistant", "content": answer})
-  return conversation_example(template, whole, last_only=True)
+def write_origins(workdir: pathlib.Path, path: str, items: Sequence[Any]) -> None:
+  """The file's hash, and how many items are of each origin, for the manifest of the run."""
+  counts = {
+    name: dict(sorted(collections.Counter(getattr(i, name) for i in items).items()))
+    for name in ORIGIN
+  }
+  record = {"files": {path: sha256_of(path)}, "items": len(items), **counts}
+  write_manifest(workdir, "data", record)
 
 
 def grouped(examples: Sequence[Example], group: int) -> list[Example]:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -15,15 +15,17 @@ from ptjax.checkpoint.manager import CheckpointConfig
 from ptjax.core.masked import fill, masked_sum
 from ptjax.core.metrics import Mean, Metric, merge
 from ptjax.data.annotated_pairs import AnnotatedPair
+from ptjax.data.assistant_mask import Example
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.experience.packing import PackConfig, Packed, Rows
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
+from ptjax.rewards.reward_model import answer_tokens
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
 from ptjax.train import supervised
-from ptjax.train.examples import Example, Shuffled
+from ptjax.train.examples import Shuffled
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_logprobs
 from ptjax.train.loading import Loaded, check_rows, load_model
@@ -32,7 +34,6 @@ from ptjax.train.objectives import Array
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.pairs import (
   PairsConfig,
-  answer_example,
   make_scorer,
   padded,
   place_pairs,
@@ -241,7 +242,7 @@ def to_comparisons(
   out = []
   for i, pair in enumerate(pairs):
     answers = tuple(
-      None if text is None else answer_example(template, pair.messages, text)
+      None if text is None else answer_tokens(template, pair.messages, text)
       for text in (pair.chosen, pair.rejected)
     )
     mismatched = None
@@ -250,7 +251,7 @@ def to_comparisons(
       if other is None:
         raise ValueError("KTO needs answers to two prompts at least; all pairs have one prompt")
       text = other.rejected if other.chosen is None else other.chosen
-      mismatched = answer_example(template, pair.messages, str(text))
+      mismatched = answer_tokens(template, pair.messages, str(text))
     out.append(Comparison((answers[0], answers[1]), mismatched))
   return out
 
@@ -338,10 +339,13 @@ def preference_problem(
     """What the loss of a batch is the mean over: pairs, or answers."""
     return sum(len(c.present) for c in items) if e.objective.loss == "kto" else len(items)
 
-  def batches(params: Params, items: Sequence[Comparison]) -> Iterator[PairBatch]:
+  def batches(params: Params, items: Sequence[Comparison]) -> tuple[list[PairBatch], dict]:
     kl = reference_point(params, items)
-    for part, packed in whole_parts(items, lambda c: c.present, e.pack):
-      yield pair_batch(part, packed, e.fit.batch_size, 1 / judged(items), kl)
+    share = 1 / judged(items)
+    return [
+      pair_batch(part, packed, e.fit.batch_size, share, kl)
+      for part, packed in whole_parts(items, lambda c: c.present, e.pack)
+    ], {}
 
   held = prepared(heldout)
 
@@ -350,7 +354,7 @@ def preference_problem(
     for start in range(0, len(held), e.fit.batch_size):
       some = held[start : start + e.fit.batch_size]
       total = 0.0
-      for batch in batches(params, some):
+      for batch in batches(params, some)[0]:
         share, metrics = measure(params, place_pairs(loaded.layout, batch))
         results.append(metrics)
         total += float(share)
@@ -374,7 +378,7 @@ def run(e: PreferenceExperiment, workdir: pathlib.Path, observer: FitObserver) -
   check_rows(e.pack, Layout(mesh, e.rules))
   observer.on_status("loading the model and the pairs")
   loaded = load_model(e.model, mesh, e.rules)
-  train, heldout = read_split(e.data, unpaired=e.objective.loss == "kto")
+  train, heldout = read_split(e.data, unpaired=e.objective.loss == "kto", workdir=workdir)
   observer.on_status(
     f"{len(train)} comparisons to train on, {len(heldout)} held out"
     + ("; scoring them under the reference" if e.objective.needs_reference else "")

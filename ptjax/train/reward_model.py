@@ -16,6 +16,7 @@ from ptjax.core.calibration import expected_calibration_error, reliability
 from ptjax.core.metrics import Mean
 from ptjax.core.stats import wilson_interval
 from ptjax.data.annotated_pairs import AnnotatedPair
+from ptjax.data.assistant_mask import Example
 from ptjax.experience.packing import PackConfig, Packed, Rows
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
@@ -24,7 +25,7 @@ from ptjax.rewards.reward_model import DIRECTORY, SHARED, RewardModel, ScoredTex
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
 from ptjax.train import supervised
-from ptjax.train.examples import Example, Shuffled
+from ptjax.train.examples import Shuffled
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_states
 from ptjax.train.loading import Loaded, check_rows, load_model
@@ -87,6 +88,8 @@ class RewardExperiment:
   Attributes:
     data: the comparisons.
     name, seed: of the run; the seed decides the heads, the bootstrap and the order of the pairs.
+    steps: the data are answers judged step by step (`data.annotated_steps`), and a process reward
+      model is trained, see `train.process_reward`.
     reward: the network and its loss.
     model, mesh, rules: what it starts from and where it lives.
     pack: shape of the rows; both answers to a prompt must fit into one micro-batch.
@@ -96,6 +99,7 @@ class RewardExperiment:
   data: PairsConfig
   name: str = "reward"
   seed: int = 0
+  steps: bool = False
   reward: RewardModelConfig = RewardModelConfig()
   model: ModelConfig = ModelConfig()
   mesh: MeshConfig = MeshConfig()
@@ -104,6 +108,13 @@ class RewardExperiment:
   fit: FitConfig = FitConfig()
   optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
   checkpoint: CheckpointConfig = CheckpointConfig()
+
+  def __post_init__(self):
+    if self.steps and (self.reward.label_smoothing or self.reward.members > 1):
+      raise ValueError(
+        f"reward.label_smoothing {self.reward.label_smoothing} and members {self.reward.members} "
+        f"belong to comparisons; with steps=True set them to 0 and 1"
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,10 +315,11 @@ def reward_problem(
   def in_parts(items: Sequence[Ranked]) -> Iterator[tuple[list[Ranked], Packed]]:
     return whole_parts(items, lambda item: item.answers, e.pack, common_prefix)
 
-  def batches(params: Params, items: Sequence[Ranked]) -> Iterator[RewardBatch]:
+  def batches(params: Params, items: Sequence[Ranked]) -> tuple[list[RewardBatch], dict]:
     del params
-    for part, packed in in_parts(items):
-      yield reward_batch(part, packed, e.fit.batch_size, 1 / (len(items) * e.reward.members))
+    share = 1 / (len(items) * e.reward.members)
+    parts = in_parts(items)
+    return [reward_batch(part, packed, e.fit.batch_size, share) for part, packed in parts], {}
 
   @jax.jit
   def score(params: Params, batch: RewardBatch) -> tuple[jax.Array, jax.Array]:
@@ -366,7 +378,7 @@ def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> No
   check_rows(e.pack, Layout(mesh, e.rules))
   observer.on_status("loading the model and the pairs")
   loaded = load_model(e.model, mesh, e.rules)
-  train, heldout = read_split(e.data)
+  train, heldout = read_split(e.data, workdir=workdir)
   observer.on_status(f"{len(train)} comparisons to train on, {len(heldout)} held out")
   problem = reward_problem(loaded, train, heldout, e)
   supervised.run(problem, e.fit, e.checkpoint, workdir, observer)

@@ -16,6 +16,7 @@ from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
 from ptjax.train.experiment import Experiment
+from ptjax.train.manifest import write_run_manifest
 from ptjax.train.rl import PreemptionFlag, RLState, initial_entropy, train
 from ptjax.train.session import Session, open_session
 
@@ -56,6 +57,7 @@ def run(experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILE
   with contextlib.ExitStack() as stack:
     observer.on_status("loading the model and starting the sandboxes")
     session = stack.enter_context(open_session(experiment, workdir))
+    write_run_manifest(session, workdir)
     checkpoints = Checkpoints(workdir, experiment.checkpoint)
     stack.callback(checkpoints.close)
     state = restore(session, checkpoints, observer)

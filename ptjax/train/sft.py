@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import itertools
+import json
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -12,8 +14,10 @@ from ptjax.algos.aggregate import token_weights, weighted_sum
 from ptjax.checkpoint.manager import CheckpointConfig
 from ptjax.core.masked import fill
 from ptjax.core.metrics import Mean, Metric, merge
-from ptjax.data.annotated_pairs import check_messages, jsonl_records
-from ptjax.data.chat_template import ChatTemplate
+from ptjax.data.assistant_mask import Example
+from ptjax.data.config import DataConfig, encoder, open_data
+from ptjax.data.conversations import Encode, conversation_of
+from ptjax.data.sources import RandomAccess, Record, open_files
 from ptjax.experience.packing import Packable, PackConfig, Rows, pack
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
@@ -22,13 +26,7 @@ from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
 from ptjax.train import supervised
 from ptjax.train.batch import micro_batches
-from ptjax.train.examples import (
-  Example,
-  Shuffled,
-  conversation_example,
-  is_heldout,
-  prompt_key,
-)
+from ptjax.train.examples import Source, is_heldout, prompt_key
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_logprobs
 from ptjax.train.loading import Loaded, check_rows, load_model
@@ -41,20 +39,20 @@ Aggregation = Literal["token_mean", "seq_mean_token_mean"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ConversationsConfig:
-  """Conversations to learn from.
+class HeldoutConfig:
+  """What is measured and never trained on.
 
   Attributes:
-    path: JSONL, one `{"messages": [{"role", "content"}, ...]}` a line.
-    heldout: share of the prompts that is measured and never trained on.
+    share: of the prompts, chosen by their hash.
+    examples: measured at most.
   """
 
-  path: str
-  heldout: float = 0.1
+  share: float = 0.1
+  examples: int = 256
 
   def __post_init__(self):
-    if not 0 <= self.heldout < 1:
-      raise ValueError(f"data.heldout {self.heldout} must be in [0, 1)")
+    if not 0 <= self.share < 1:
+      raise ValueError(f"heldout.share {self.share} must be in [0, 1)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +62,8 @@ class SFTExperiment:
   Attributes:
     name: of the run.
     seed: decides the order of the examples.
-    data: the conversations.
+    data: the conversations: sources with licence, origin and hash.
+    heldout: what is measured and never trained on.
     aggregation: token_mean weighs every trained token of a batch alike, seq_mean_token_mean
       every conversation.
     model, mesh, rules: the network and where it lives.
@@ -72,7 +71,8 @@ class SFTExperiment:
     fit, optimizer, checkpoint: the rest.
   """
 
-  data: ConversationsConfig
+  data: DataConfig
+  heldout: HeldoutConfig = HeldoutConfig()
   name: str = "sft"
   seed: int = 0
   aggregation: Aggregation = "token_mean"
@@ -126,44 +126,54 @@ def sft_batches(
   return list(micro_batches(whole, packing.rows))
 
 
-def read_conversations(
-  config: ConversationsConfig, template: ChatTemplate
-) -> tuple[list[Example], list[Example]]:
-  """(training, held-out) examples of a JSONL file.
+@dataclasses.dataclass(frozen=True)
+class OneSide:
+  """Encodes the training records, or the held-out ones; the others become None."""
 
-  The seam to the data pipelines: whatever else gives examples can stand in for it.
+  encode: Encode
+  share: float
+  heldout: bool
 
-  Raises:
-    ValueError: a line that is no conversation; the message names it.
-  """
-  train, heldout = [], []
-  for number, record in jsonl_records(config.path):
-    where = f"{config.path}, line {number}"
-    messages = check_messages(record.get("messages"), f"{where}, messages")
-    try:
-      example = conversation_example(template, messages)
-    except ValueError as error:
-      raise ValueError(f"{where}: {error}") from error
-    (heldout if is_heldout(prompt_key(messages), config.heldout) else train).append(example)
-  return train, heldout
+  def __call__(self, record: Record) -> Example | None:
+    if is_heldout(record_key(record), self.share) != self.heldout:
+      return None
+    return self.encode(record)
+
+
+def record_key(record: Record) -> str:
+  """What `is_heldout` takes of a record: the conversation before the first answer."""
+  if isinstance(record.get("targets"), list):
+    return json.dumps(record.get("inputs", []))
+  return prompt_key(conversation_of(record)[0])
+
+
+def read_heldout(config: DataConfig, side: OneSide, most: int) -> list[Example]:
+  """The first held-out examples of the sources, in the order of the files."""
+  records = (r for s in config.sources for r in _records(open_files(s.files)))
+  examples = (side(record) for record in records)
+  return list(itertools.islice((e for e in examples if e is not None), most))
+
+
+def _records(source: RandomAccess) -> Iterator[Record]:
+  return (source[i] for i in range(len(source)))
 
 
 def sft_problem(
   loaded: Loaded,
-  train: Sequence[Example],
+  train: Source[Example],
   heldout: Sequence[Example],
   e: SFTExperiment,
 ) -> Problem:
-  """The problem of a run on given examples."""
+  """The problem of a run on a source of examples."""
   loss = functools.partial(
     sft_loss, model=loaded.model, chunk=e.fit.logit_chunk, constrain=loaded.layout.constrain
   )
   trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
   measure = jax.jit(lambda params, batch: loss(params, batch)[1])
 
-  def batches(params: Params, examples: Sequence[Example]) -> Iterator[SFTBatch]:
+  def batches(params: Params, examples: Sequence[Example]) -> tuple[list[SFTBatch], dict]:
     del params
-    yield from sft_batches(examples, e.aggregation, e.pack)
+    return sft_batches(examples, e.aggregation, e.pack) if examples else [], {}
 
   def evaluate(params: Params) -> dict[str, Metric]:
     if not heldout:
@@ -174,7 +184,7 @@ def sft_problem(
   return Problem(
     trainer=trainer,
     init=lambda: trainer.init(jax.tree.map(jax.numpy.copy, loaded.start)),
-    source=Shuffled(train, e.seed),
+    source=train,
     batches=batches,
     place=loaded.layout.place_rows,
     heldout=evaluate,
@@ -186,9 +196,12 @@ def run(e: SFTExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
   """Fine-tunes, or resumes; see `supervised.run` for what it raises."""
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
-  observer.on_status("loading the model and the conversations")
+  observer.on_status("checking the data, loading the model")
+  data = open_data(e.data, workdir, e.seed)
   loaded = load_model(e.model, mesh, e.rules)
-  train, heldout = read_conversations(e.data, loaded.template)
-  observer.on_status(f"{len(train)} conversations to train on, {len(heldout)} held out")
+  encode = encoder(e.data, loaded.template)
+  train = data.stream(OneSide(encode, e.heldout.share, heldout=False))
+  heldout = read_heldout(e.data, OneSide(encode, e.heldout.share, heldout=True), e.heldout.examples)
+  observer.on_status(f"{len(heldout)} conversations held out")
   problem = sft_problem(loaded, train, heldout, e)
   supervised.run(problem, e.fit, e.checkpoint, workdir, observer)

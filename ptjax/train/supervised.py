@@ -8,7 +8,7 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -55,7 +55,8 @@ class Problem:
     trainer: the loss and the optimiser.
     init: the network at update 0.
     source: the training examples.
-    batches: `(params, examples) -> micro-batches` of one update, on the host; each has `rows`.
+    batches: `(params, examples) -> (micro-batches of one update, metrics)`; each micro-batch is on
+      the host and has `rows`. Without any, nothing is updated in this step.
     place: puts a micro-batch onto the mesh.
     heldout: `params -> metrics` on the held-out examples.
     identity: what must agree between a checkpoint and the run that goes on from it.
@@ -65,7 +66,7 @@ class Problem:
   trainer: Trainer
   init: Callable[[], TrainState]
   source: Source[Any]
-  batches: Callable[[Params, Sequence[Any]], Iterable[Any]]
+  batches: Callable[[Params, Sequence[Any]], tuple[Sequence[Any], dict[str, Any]]]
   place: Callable[[Any], Any]
   heldout: Callable[[Params], dict[str, Any]]
   identity: Mapping[str, Any]
@@ -97,15 +98,23 @@ def fit(
   while state.step < config.num_steps:
     start = time.perf_counter()
     examples = state.source.take(config.batch_size)
-    batches = list(problem.batches(state.network.params, examples))
+    batches, metrics = problem.batches(state.network.params, examples)
+    prepared = time.perf_counter()
     tokens = sum(int((batch.rows.segment_ids_BT > 0).sum()) for batch in batches)
-    network, metrics = problem.trainer.update(state.network, map(problem.place, batches))
-    jax.block_until_ready(network.params)
-    seconds = time.perf_counter() - start
-    own = {f"optim/{k}" if k in ("loss", "grad_norm", "lr") else k: v for k, v in metrics.items()}
-    own |= {"perf/time_total": seconds, "perf/train_tokens_per_s": tokens / seconds}
+    network = state.network
+    if batches:
+      network, more = problem.trainer.update(network, map(problem.place, batches))
+      jax.block_until_ready(network.params)
+      own = ("loss", "grad_norm", "lr")
+      metrics = metrics | {f"optim/{k}" if k in own else k: v for k, v in more.items()}
+    end = time.perf_counter()
+    metrics = metrics | {
+      "perf/time_prepare": prepared - start,
+      "perf/time_total": end - start,
+      "perf/train_tokens_per_s": tokens / (end - prepared),
+    }
     state = FitState(state.step + 1, network, state.source)
-    on_step(state, own)
+    on_step(state, metrics)
   return state
 
 
@@ -136,7 +145,7 @@ def run(
     def on_step(state: FitState, metrics: dict[str, Any]) -> None:
       step = state.step - 1
       record = writer.write(step, summarize(metrics))
-      if record["optim/loss"] is None:
+      if record.get("optim/loss", 0.0) is None:
         raise ValueError(
           f"step {step}: the loss is not finite; go back to the last checkpoint with a lower "
           f"optimizer.learning_rate or optimizer.max_grad_norm"

@@ -12,8 +12,8 @@ import os
 import socket
 import struct
 
-from sandbox_runner.guest.boxes import as_task_user
 from sandbox_runner.guest.frames import LENGTHS
+from sandbox_runner.guest.kernel import as_task_user
 
 OPENED = struct.Struct("!cQ")  # goes with the counters: a mark, and the microseconds used so far
 MARK = b"\0"  # no message of a failure begins like it
@@ -115,13 +115,19 @@ class Newborn:
     written = found.get(b"wchar")
     return None if read is None or written is None else [read, written]
 
-  def failure(self):
-    """Why the program could not begin; "" if it did. Asked when its process is gone."""
+  def failure(self, by_itself):
+    """Why the program could not begin; "" if it did, or if its process has been ended before.
+
+    Asked when its process is gone.
+    """
     self._listen()
     self.socket.close()
     if self._io is not None:
       os.close(self._io)
-    words = self._said[OPENED.size :] if self._said.startswith(MARK) else self._said
+    has_begun = self._said.startswith(MARK)
+    words = self._said[OPENED.size :] if has_begun else self._said
+    if by_itself and not words and not has_begun:
+      return "its process was gone before its task came"
     return words[:MAX_WORDS].decode("utf-8", "replace")
 
 

@@ -6,7 +6,6 @@ asked to give back. The end of the input, or a frame that is not one, ends the s
 it everything in the sandbox.
 """
 
-import errno
 import gc
 import json
 import os
@@ -14,17 +13,11 @@ import signal
 import sys
 import time
 
-from sandbox_runner.guest.boxes import (
-  PR_SET_DUMPABLE,
-  NamespaceBox,
-  WipeBox,
-  empty_directory,
-  prctl,
-  write_text,
-)
+from sandbox_runner.guest.boxes import NamespaceBox, WipeBox, empty_directory
 from sandbox_runner.guest.files import Reading
 from sandbox_runner.guest.frames import read_frame, read_raw_frame, write_frame
 from sandbox_runner.guest.image import read_settings
+from sandbox_runner.guest.kernel import PR_SET_DUMPABLE, patiently, prctl, write_text
 from sandbox_runner.guest.newborn import Ends, Inbox, Newborn
 from sandbox_runner.guest.task import (
   be_born,
@@ -38,8 +31,6 @@ from sandbox_runner.guest.task import (
 )
 from sandbox_runner.guest.terminal import Terminal, TerminalWatch
 from sandbox_runner.guest.watch import Watch
-
-FORK_S = 1.0  # how long a refused fork is tried again: the kernel may yet count who has ended
 
 
 class Supervisor:
@@ -79,7 +70,8 @@ class Supervisor:
       if "argv" in order:
         if program := self.bear():
           return program
-        self.run(order, header, blob)
+        newborn, self.newborn = self.newborn, None
+        self.run(newborn, order, header, blob)
       elif "read" in order:
         self.send(Reading(order["read"], self.send).walk(self.box.work))
       # Anything else was meant for a task that ended while it was on its way.
@@ -94,22 +86,12 @@ class Supervisor:
     if self.newborn:
       return None
     ends = Ends()
-    pid = self.fork()
+    pid = patiently(self.box.fork)
     if pid == 0:
       return self.live(ends)
     ends.in_supervisor()
     self.newborn = Newborn(pid, ends)
     return None
-
-  def fork(self):
-    deadline = time.monotonic() + FORK_S
-    while True:
-      try:
-        return self.box.fork()
-      except OSError as e:
-        if e.errno not in (errno.EAGAIN, errno.ENOMEM) or time.monotonic() > deadline:
-          raise
-        time.sleep(0.01)
 
   def live(self, ends):
     """In the newborn: execs, or returns the program for this interpreter to run."""
@@ -132,14 +114,13 @@ class Supervisor:
       inbox.say(f"{name}: {e}")
       os._exit(0)
 
-  def run(self, task, header, blob):
+  def run(self, newborn, task, header, blob):
     if task["entries"] is not None:
       empty_directory(self.box.work)
     at = sum(size for *_, size in task["files"] + (task["entries"] or []))
     files, stdin = memoryview(blob)[:at], memoryview(blob)[at:]
     started = time.monotonic()
     refused = self.box.resize(task["disk_mb"])
-    newborn, self.newborn = self.newborn, None
     if task["terminal"]:
       watch, descriptors = self.watch_terminal(newborn, task)
     else:
@@ -158,7 +139,7 @@ class Supervisor:
     self.stays = bool(task["terminal"]) and watch.why == "exit"
     processes = None if self.stays else self.box.end_processes(watch.pid)
     watch.drain()
-    failure = newborn.failure() or refused
+    failure = refused or newborn.failure(watch.why == "exit")
     report = watch.report(wall, failure, None if task["terminal"] else processes)
     if task["copy_out"]:
       self.send(report)

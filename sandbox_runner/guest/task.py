@@ -20,7 +20,7 @@ import threading
 import time
 import types
 
-from sandbox_runner.guest.boxes import (
+from sandbox_runner.guest.kernel import (
   FIRST_FD,
   LAST_FD,
   PR_SET_DUMPABLE,
@@ -225,7 +225,7 @@ def python_program(task, preloaded):
   if any(name.startswith(("PYTHON", "LD_")) for name in env):
     return None  # the interpreter would read these when it starts
   script = None if argv[1] == "-c" else argv[1]
-  if (len(argv) < 3 if script is None else script.startswith("-") or not os.path.isfile(script)):
+  if len(argv) < 3 if script is None else script.startswith("-") or not os.path.isfile(script):
     return None
   try:
     directory = os.path.dirname(os.path.realpath(script)) if script else "."

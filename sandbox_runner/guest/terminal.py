@@ -14,8 +14,8 @@ import struct
 import termios
 import time
 
-from sandbox_runner.guest.boxes import as_task_user
 from sandbox_runner.guest.frames import CHUNK
+from sandbox_runner.guest.kernel import as_task_user
 from sandbox_runner.guest.watch import Watch
 
 FLUSH_S = 1.0

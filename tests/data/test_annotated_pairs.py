@@ -23,7 +23,7 @@ def write(path, *records):
 
 
 def test_a_good_file(tmp_path):
-  licensed = GOOD | {"license": "(Apache-2.0 OR MIT) AND CC-BY-SA-4.0", "margin": 2}
+  licensed = GOOD | {"license": "(GPL-3.0-only OR MIT) AND CC-BY-4.0", "margin": 2}
   first, second = read_pairs(write(tmp_path / "p.jsonl", GOOD, licensed))
   assert (first.chosen, first.rejected, first.margin) == ("4", "5", 0.0)
   assert (first.annotator, first.domain) == ("a17", "arithmetic")
@@ -35,7 +35,8 @@ def test_a_good_file(tmp_path):
   [
     ({"annotator": None}, "annotator must be a text"),
     ({"license": ""}, "license must be a text"),
-    ({"license": "free for all"}, "no SPDX expression"),
+    ({"license": "free for all"}, "not an SPDX expression"),
+    ({"license": "CC-BY-NC-4.0"}, "does not allow"),
     ({"source": 7}, "source must be a text"),
     ({"domain": " "}, "domain must be a text"),
     ({"chosen": None}, "chosen must be a text, not None; only KTO"),

@@ -103,6 +103,9 @@ def test_evaluation_items_are_kept_out(config, tmp_path):
   assert [(d["record"], d["item"]) for d in report["sources"]["a"]["dropped"]] == [(3, 0), (4, 1)]
   examples = json.loads((tmp_path / "manifest.json").read_text())["data"][0]["examples"]
   assert examples == 4
+  before = open_data(clean, tmp_path, seed=1).fingerprint
+  write(tmp_path / "e.jsonl", [{"q": "answer 1"}, {"q": "answer 2"}])  # drops as many, but others
+  assert open_data(clean, tmp_path, seed=1).fingerprint != before
 
 
 def test_rows_and_dropped_lengths(config, tmp_path):

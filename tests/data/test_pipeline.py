@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ptjax.data.assistant_mask import Example
 from ptjax.data.packing import RowConfig
-from ptjax.data.pipeline import Host, Interleave, Part, RowStream, Stream, mix
+from ptjax.data.pipeline import EndOfDataError, Host, Interleave, Part, RowStream, Stream, mix
 
 ALONE = Host(0, 1)
 
@@ -77,6 +77,8 @@ def test_epochs_differ_and_sources_do_not_disturb_each_other():
   a = everything(Stream(mix([part("a", 20)], seed=1, epochs=2), ident, data="d"))
   assert set(a[:20]) == set(a[20:])
   assert a[:20] != a[20:]
+  b = everything(Stream(mix([part("b", 20)], seed=1, epochs=1), ident, data="d"))
+  assert [x[1:] for x in b] != [x[1:] for x in a[:20]]
   two = mix([part("a", 20, 1), part("b", 5, 2)], seed=1)
   mixed = Stream(two, ident, data="d", host=ALONE).take(60)
   assert [x for x in mixed if x[0] == "a"] == a[:20]
@@ -88,7 +90,7 @@ def test_epochs_differ_and_sources_do_not_disturb_each_other():
 STEPS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
   sizes=st.lists(st.integers(1, 7), min_size=1, max_size=3),
   weighted=st.booleans(),
@@ -115,7 +117,7 @@ def test_kill_and_resume_at_any_step(sizes, weighted, epochs, steps, kills, host
         killed.restore(json.loads(saved))
       if whole.finished:
         assert killed.finished
-        with pytest.raises(StopIteration, match="used up"):
+        with pytest.raises(EndOfDataError, match="used up"):
           killed.take(count)
         break
       expected.append(whole.take(count))
@@ -167,8 +169,8 @@ def test_packed_rows_after_a_kill(sizes, epochs, steps, kills, window):
       killed.restore(json.loads(saved))
     try:
       expected = whole.take(count)
-    except StopIteration:
-      with pytest.raises(StopIteration):
+    except EndOfDataError:
+      with pytest.raises(EndOfDataError):
         killed.take(count)
       break
     for a, b in zip(expected, killed.take(count), strict=True):

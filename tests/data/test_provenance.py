@@ -14,7 +14,7 @@ from ptjax.data.provenance import PERMISSIVE, check_files, check_license, write_
     ("mit", "MIT"),
     ("GPL-3.0-only OR apache-2.0", "GPL-3.0-only OR Apache-2.0"),
     ("MIT AND (CC-BY-4.0 OR CC-BY-NC-4.0)", "MIT AND (CC-BY-4.0 OR CC-BY-NC-4.0)"),
-    ("GPL-3.0-only OR MIT AND ISC", "GPL-3.0-only OR MIT AND ISC"),
+    ("MIT OR ISC AND GPL-3.0-only", "MIT OR ISC AND GPL-3.0-only"),  # AND binds stronger
   ],
 )
 def test_allowed(expression, canonical):

@@ -1,5 +1,6 @@
 """Random-access sources give every record, whatever the files look like."""
 
+import concurrent.futures
 import json
 import pickle
 
@@ -84,3 +85,12 @@ def test_parquet_reads_no_more_than_a_row_group(tmp_path):
   source = Parquet([path])
   assert source[7] == {"id": 7}
   assert source._group(0, 3).num_rows == 2
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".array_record"])
+def test_threads_share_a_source(tmp_path, suffix):
+  records = [{"id": i, "text": str(i) * 50} for i in range(60)]
+  source = open_files([write(tmp_path / f"x{suffix}", records)])
+  order = [i * 7 % 60 for i in range(240)]
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    assert list(pool.map(source.__getitem__, order)) == [records[i] for i in order]

@@ -1,4 +1,4 @@
-"""A program that cannot begin has ended, as a shell would say: a policy cannot avoid its score so."""
+"""A program that cannot begin has ended, as a shell would say: no policy avoids its score so."""
 
 import pytest
 from sandbox_driver import Driver

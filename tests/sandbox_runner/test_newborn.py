@@ -1,5 +1,6 @@
 """The process that waits for the next task: what it may not have, and that it is not missed."""
 
+import errno
 import os
 import signal
 import time
@@ -10,8 +11,10 @@ import pytest
 from sandbox_driver import Driver
 
 from sandbox_runner import Limits, Outcome, Request, Result
+from sandbox_runner.guest import kernel
 from sandbox_runner.guest.watch import Watch
-from sandbox_runner.sandbox import Sandbox
+from sandbox_runner.protocol import Report
+from sandbox_runner.sandbox import Sandbox, judge
 
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 FILTERS = "2"  # that of all in a sandbox, and that of tasks
@@ -70,8 +73,16 @@ def test_nobody_may_look_into_it(driver: Driver, waiting: int):
 
 def test_one_that_is_gone_is_not_missed(driver: Driver, waiting: int):
   os.kill(waiting, signal.SIGKILL)
+  while status(waiting)["State"][0] != "Z":  # the supervisor looks for it when a task comes
+    time.sleep(0.001)
   result = run(driver, "python3", "-c", "print(1)")
   assert (result.outcome, result.stdout, result.processes) == (Outcome.exit, b"1\n", 1), result
+
+
+def test_one_that_goes_as_its_task_comes_is_no_end_of_the_program():
+  ended = Report("exit", signal.SIGKILL, "its process was gone", 0.1, 0.0, 0, (0, 0))
+  assert judge(ended, 0, 0.0, Limits(), None)[0] == Outcome.infra_error
+  assert judge(ended, 1, 0.0, Limits(), None)[0] == Outcome.oom
 
 
 @pytest.mark.parametrize(
@@ -87,6 +98,8 @@ def test_time_before_the_task_is_not_the_tasks(whole: float, used: float, report
 
 def test_files_are_not_held_in_the_tasks_memory(driver: Driver):
   """In the work directory they count, once."""
+  if driver.pool.backend.name == "docker+runsc":
+    pytest.skip("there the supervisor and the guest's kernel, which hold them as well, count too")
   limits = Limits(memory_mb=48, disk_mb=40)
   result = run(driver, "wc", "-c", "f", files={"f": bytes(28 << 20)}, limits=limits)
   assert (result.outcome, result.stdout) == (Outcome.exit, b"%d f\n" % (28 << 20)), result
@@ -120,3 +133,21 @@ def test_a_file_of_an_earlier_step_wins_over_a_loaded_module(driver: Driver):
       assert plain.exit_code == 1
 
   driver.run(go())
+
+
+def test_a_refused_fork_is_tried_again(monkeypatch):
+  monkeypatch.setattr(kernel, "FORK_S", 0.1)
+  answers = [OSError(errno.EAGAIN, "not yet"), OSError(errno.ENOMEM, "not yet"), 7]
+
+  def fork():
+    answer = answers.pop(0) if answers else OSError(errno.EAGAIN, "never")
+    if isinstance(answer, OSError):
+      raise answer
+    return answer
+
+  assert kernel.patiently(fork) == 7
+  with pytest.raises(OSError, match="never"):
+    kernel.patiently(fork)
+  answers.append(OSError(errno.EPERM, "not allowed"))
+  with pytest.raises(OSError, match="not allowed"):
+    kernel.patiently(fork)

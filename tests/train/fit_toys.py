@@ -6,6 +6,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from ptjax.data.config import DataConfig, SourceConfig
+from ptjax.data.provenance import sha256_of
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
 from ptjax.train.experiment import ModelConfig
@@ -21,6 +23,12 @@ def load_toy(source: Path, devices: int = 1, **sizes: int) -> Loaded:
 def write_jsonl(path: Path, records) -> Path:
   path.write_text("".join(json.dumps(record) + "\n" for record in records))
   return path
+
+
+def source_config(path: Path) -> DataConfig:
+  """The file as the only source of a run."""
+  source = SourceConfig("toy", (str(path),), "CC0-1.0", "fit_toys", (sha256_of(path),))
+  return DataConfig((source,))
 
 
 def conversations(count: int = 24, seed: int = 0) -> list[dict]:

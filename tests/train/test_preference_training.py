@@ -116,7 +116,7 @@ def test_value_and_gradient_at_the_scores(loss):
 
 
 def one_update(problem, items):
-  batches = list(problem.batches(problem.init().params, items))
+  batches, _ = problem.batches(problem.init().params, items)
   state, metrics = problem.trainer.update(problem.init(), map(problem.place, batches))
   return float(metrics["loss"]), gradient(state), metrics, len(batches)
 

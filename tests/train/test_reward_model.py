@@ -86,7 +86,7 @@ def model(trained):
 
 def one_update(problem, items):
   state = problem.init()
-  batches = list(problem.batches(state.params, items))
+  batches, _ = problem.batches(state.params, items)
   state, metrics = problem.trainer.update(state, map(problem.place, batches))
   return float(metrics["loss"]), gradient(state), len(batches)
 

@@ -6,23 +6,24 @@ import json
 import jax
 import numpy as np
 import pytest
-from fit_toys import conversations, load_toy, write_jsonl
+from fit_toys import conversations, load_toy, source_config, write_jsonl
 from train_toys import assert_trees_close, assert_trees_equal, gradient
 
 from ptjax.checkpoint.manager import CheckpointConfig
 from ptjax.core.metrics import read_jsonl, without_perf
 from ptjax.data.annotated_pairs import jsonl_records
-from ptjax.data.chat_template import ChatTemplate
-from ptjax.data.tokenizer import byte_tokenizer
+from ptjax.data.assistant_mask import Example
+from ptjax.data.config import encoder, open_data
 from ptjax.experience.packing import PackConfig
 from ptjax.models import decoder
 from ptjax.train import supervised
-from ptjax.train.examples import Example, Shuffled, conversation_example, is_heldout
+from ptjax.train.examples import Shuffled, is_heldout
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.sft import (
-  ConversationsConfig,
+  HeldoutConfig,
+  OneSide,
   SFTExperiment,
-  read_conversations,
+  read_heldout,
   sft_batches,
   sft_problem,
 )
@@ -43,7 +44,8 @@ def loaded(tiny_source):
 def experiment(tmp_path_factory):
   path = write_jsonl(tmp_path_factory.mktemp("data") / "toy.jsonl", conversations())
   return SFTExperiment(
-    data=ConversationsConfig(str(path), heldout=0.3),
+    data=source_config(path),
+    heldout=HeldoutConfig(0.3),
     pack=PACK,
     fit=FitConfig(num_steps=12, batch_size=10, logit_chunk=24),
     optimizer=OPTIMIZER,
@@ -52,60 +54,36 @@ def experiment(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def data(loaded, experiment):
-  return read_conversations(experiment.data, loaded.template)
+def data(loaded, experiment, tmp_path_factory):
+  """(a function that opens the training examples, held-out ones)."""
+  encode = encoder(experiment.data, loaded.template)
+  opened = open_data(experiment.data, tmp_path_factory.mktemp("open"), experiment.seed)
+  heldout = read_heldout(experiment.data, OneSide(encode, 0.3, heldout=True), 100)
+  return lambda: opened.stream(OneSide(encode, 0.3, heldout=False)), heldout
 
 
 @pytest.fixture(scope="module")
 def problem(loaded, data, experiment):
-  return sft_problem(loaded, *data, experiment)
+  return sft_problem(loaded, data[0](), data[1], experiment)
 
 
-def test_the_mask_covers_what_the_assistant_says_and_its_end():
-  template = ChatTemplate(byte_tokenizer())
-  messages = [
-    {"role": "user", "content": "hi"},
-    {"role": "assistant", "content": "yo"},
-    {"role": "user", "content": "<|im_end|>"},  # text, not the control token
-    {"role": "assistant", "content": "no"},
-  ]
-  example = conversation_example(template, messages)
-  decode = template.tokenizer.decode
-  spans = np.split(np.arange(len(example.tokens)), np.flatnonzero(np.diff(example.action_mask)) + 1)
-  trained = [decode(example.tokens[s]) for s in spans if example.action_mask[s[0]]]
-  assert trained == ["yo<|im_end|>", "no<|im_end|>"]
-  last = conversation_example(template, messages, last_only=True)
-  assert decode(last.tokens[last.action_mask]) == "no<|im_end|>"
+def test_a_bad_record_is_named(loaded, experiment, tmp_path):
+  bad = write_jsonl(tmp_path / "bad.jsonl", [{"messages": [{"role": "user", "content": "a"}]}])
+  e = dataclasses.replace(experiment, data=source_config(bad))
+  with pytest.raises(ValueError, match="no assistant text to train on"):
+    read_heldout(e.data, OneSide(encoder(e.data, loaded.template), 0.0, heldout=False), 8)
 
 
-def test_conversations_that_cannot_be_trained_on():
-  template = ChatTemplate(byte_tokenizer())
-  with pytest.raises(ValueError, match=r"needs an assistant message.*'user'"):
-    conversation_example(template, [{"role": "user", "content": "hi"}])
-  counting = dataclasses.replace(
-    template.tokenizer,
-    chat_template="{{ messages|length }}{% for m in messages %}{{ m['content'] }}{% endfor %}",
-  )
-  pair = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-  with pytest.raises(ValueError, match="changes earlier text when message 1"):
-    conversation_example(ChatTemplate(counting), pair)
-
-
-@pytest.mark.parametrize(
-  ("line", "words"),
-  [
-    ("{", "line 2 is not JSON"),
-    ("[]", "line 2 is not a JSON object"),
-    ('{"message": []}', "line 2, messages"),
-    ('{"messages": [{"role": "user", "content": 1}]}', "line 2, messages"),
-    ('{"messages": [{"role": "user", "content": "a"}]}', "line 2: a conversation needs an assis"),
-  ],
-)
-def test_a_bad_line_is_named(tmp_path, line, words):
-  path = tmp_path / "bad.jsonl"
-  path.write_text(json.dumps(conversations(1)[0]) + "\n" + line + "\n")
-  with pytest.raises(ValueError, match=words):
-    read_conversations(ConversationsConfig(str(path)), ChatTemplate(byte_tokenizer()))
+def test_training_and_heldout_prompts_are_apart(data, loaded):
+  train, heldout = data
+  decode = loaded.template.tokenizer.decode
+  first = lambda e: decode(e.tokens[: int(np.argmax(e.action_mask))])  # noqa: E731
+  some = [e for _ in range(10) for e in train().take(10)]
+  assert heldout
+  assert not {first(e) for e in some} & {first(e) for e in heldout}
+  trained = decode(some[0].tokens[some[0].action_mask])
+  assert trained.count("<|im_end|>") == 2
+  assert "user" not in trained
 
 
 def test_jsonl_lines_end_in_newlines_only(tmp_path):
@@ -208,7 +186,7 @@ def test_neither_packing_nor_micro_batches_nor_devices_move_the_gradient(
 
 def run_all(problem, e, data, workdir, observer=SILENT):
   """A run from the start of the data; compiled programs are shared."""
-  problem = dataclasses.replace(problem, source=Shuffled(data[0], e.seed))
+  problem = dataclasses.replace(problem, source=data[0]())
   return supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
 
 

@@ -37,9 +37,8 @@ def runs(tiny_source, tmp_path_factory):
       "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
       **({FAULT: fault} if fault else {}),
     }
-    command = [sys.executable, "-m", "ptjax.launch", "sft", "--config", str(config)]
+    command = [sys.executable, "-m", "ptjax.launch", "sft", "--config", f"{config}:{data}"]
     command += ["--workdir", str(base / workdir), f"--config.model.source={tiny_source}"]
-    command += [f"--config.data.path={data}"]
     return subprocess.run(
       command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=300
     )
