@@ -44,7 +44,8 @@ def attention(
     sinks_N: f32, for each head the score of one more key, whose value is 0.
 
   Returns:
-    out_BTNH in the dtype of q, its heads as wide as those of v; zeros at padding. Scores and softmax are float32.
+    out_BTNH in the dtype of q, its heads as wide as those of v; zeros at padding.
+    Scores and softmax are float32.
   """
   # A weight of 0 does not stop a nan: padding must not enter the products at all.
   real = (segment_ids_BT > 0)[:, :, None, None]

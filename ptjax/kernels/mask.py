@@ -59,9 +59,7 @@ def within(window: jax.Array | int, positions_BT: jax.Array) -> jax.Array:
   return positions_BT[:, :, None] - positions_BT[:, None, :] < window
 
 
-def masked_softmax(
-  scores: jax.Array, mask: jax.Array, sink: jax.Array | None = None
-) -> jax.Array:
+def masked_softmax(scores: jax.Array, mask: jax.Array, sink: jax.Array | None = None) -> jax.Array:
   """Softmax over the last axis where `mask`; exactly 0 elsewhere and on empty rows.
 
   The mask comes before `exp`, so that a masked inf or nan reaches neither the value

@@ -21,7 +21,9 @@ def reference(
   num_kv, head_dim = k_BTKH.shape[2:]
   q_BTKGH = q_BTNH.reshape(*q_BTNH.shape[:2], num_kv, -1, head_dim)
   q_BTKGH = q_BTKGH * scores.scale_of(head_dim)
-  scores_BKGTS = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BTKH, preferred_element_type=jnp.float32)
+  scores_BKGTS = jnp.einsum(
+    "BTKGH,BSKH->BKGTS", q_BTKGH, k_BTKH, preferred_element_type=jnp.float32
+  )
   sink = None if sinks_N is None else sinks_N.reshape(num_kv, -1, 1, 1)
   weights_BKGTS = masked_softmax(cap(scores_BKGTS, scores.cap), mask_BTS[:, None, None], sink)
   out_BTKGH = jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS.astype(v_BTKH.dtype), v_BTKH)

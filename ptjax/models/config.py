@@ -1,6 +1,7 @@
 """The shape of a decoder."""
 
 import dataclasses
+import json
 
 from ptjax.kernels.attention import IMPLEMENTATIONS
 from ptjax.models.rotary import RopeScaling
@@ -209,8 +210,9 @@ class DecoderConfig:
       raise ValueError(f"all {self.num_layers} layers are dense (first_dense); leave moe out")
 
   def identity(self) -> dict[str, object]:
-    """The fields that decide which weights fit; how they are computed with is left out."""
-    return {k: v for k, v in dataclasses.asdict(self).items() if k not in _COMPUTING}
+    """The fields that decide which weights fit, as JSON types; how to compute is left out."""
+    fields = {k: v for k, v in dataclasses.asdict(self).items() if k not in _COMPUTING}
+    return json.loads(json.dumps(fields))  # a checkpoint gives lists back for tuples
 
   @property
   def stacks(self) -> dict[str, int]:

@@ -58,9 +58,7 @@ class Experts(nnx.Module):
     init, zeros = nnx.initializers.normal(c.d_model**-0.5), nnx.initializers.zeros
     up = (*lead, m.num_experts, c.d_model, m.d_ff), (*first, "expert", "embed", "expert_ff")
     down = (*lead, m.num_experts, m.d_ff, c.d_model), (*first, "expert", "expert_ff", "embed")
-    self.router = param(
-      rngs, (*lead, c.d_model, m.num_experts), (*first, "embed", "experts"), init
-    )
+    self.router = param(rngs, (*lead, c.d_model, m.num_experts), (*first, "embed", "experts"), init)
     self.e_gate = param(rngs, *up, init)
     self.e_up = param(rngs, *up, init)
     self.e_down = param(rngs, *down, init)
