@@ -215,6 +215,18 @@ class DecoderConfig:
     return json.loads(json.dumps(fields))  # a checkpoint gives lists back for tuples
 
   @property
+  def experts(self) -> MoeConfig:
+    """`moe` of a model that has one."""
+    assert self.moe is not None
+    return self.moe
+
+  @property
+  def latents(self) -> LatentConfig:
+    """`latent` of a model that has one."""
+    assert self.latent is not None
+    return self.latent
+
+  @property
   def stacks(self) -> dict[str, int]:
     """Layers of each stack of equally shaped blocks, in their order."""
     dense = 0 if self.moe is None else self.moe.first_dense

@@ -33,7 +33,8 @@ def route(
     scores_TE = choice_TE = jax.nn.softmax(logits_TE, axis=-1)
   else:
     scores_TE = jax.nn.sigmoid(logits_TE)
-    choice_TE = _best_groups(scores_TE + correction_E, m)
+    corrected_TE = scores_TE if correction_E is None else scores_TE + correction_E
+    choice_TE = _best_groups(corrected_TE, m)
   _, experts_TX = jax.lax.top_k(choice_TE, m.top_k)
   weights_TX = jnp.take_along_axis(scores_TE, experts_TX, axis=-1)
   if m.normalize:
@@ -54,7 +55,7 @@ class Experts(nnx.Module):
   """Router and experts in place of a feed-forward layer; parameters of all layers of a stack."""
 
   def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, num_layers: int):
-    c, m, lead, first = config, config.moe, (num_layers,), ("layers",)
+    c, m, lead, first = config, config.experts, (num_layers,), ("layers",)
     init, zeros = nnx.initializers.normal(c.d_model**-0.5), nnx.initializers.zeros
     up = (*lead, m.num_experts, c.d_model, m.d_ff), (*first, "expert", "embed", "expert_ff")
     down = (*lead, m.num_experts, m.d_ff, c.d_model), (*first, "expert", "expert_ff", "embed")
@@ -77,7 +78,7 @@ class Experts(nnx.Module):
 
   def __call__(self, x: jax.Array, c: DecoderConfig) -> jax.Array:
     """x[..., D] to the weighted sum of its experts' outputs."""
-    m, x_TD = c.moe, x.reshape(-1, c.d_model)
+    m, x_TD = c.experts, x.reshape(-1, c.d_model)
     experts_TX, weights_TX = self._route(x_TD, m)
     order_M = jnp.argsort(experts_TX.reshape(-1), stable=True)
     expert_M = experts_TX.reshape(-1)[order_M]
@@ -98,7 +99,7 @@ class Experts(nnx.Module):
 
   def _apply(self, x_MD: jax.Array, expert_M: jax.Array, c: DecoderConfig) -> jax.Array:
     """The experts' outputs f32[M, D] of rows sorted by expert."""
-    m = c.moe
+    m = c.experts
     sizes_E = jnp.bincount(expert_M, length=m.num_experts).astype(jnp.int32)
 
     def grouped(x, w, bias):

@@ -93,6 +93,11 @@ def _windowed(raw: Raw, c: DecoderConfig, default: list[str]) -> DecoderConfig:
   return dataclasses.replace(c, window=window, sliding=() if all(sliding) else sliding)
 
 
+def _alternating(num_layers: int, every: int) -> list[str]:
+  """Every so many layers one without a window."""
+  return ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(num_layers)]
+
+
 def _llama(raw: Raw) -> DecoderConfig:
   raw.only(hidden_act="silu", attention_bias=False, mlp_bias=False, sliding_window=None)
   return _base(raw)
@@ -136,13 +141,11 @@ def _qwen3(raw: Raw) -> DecoderConfig:
 
 
 def _gemma(raw: Raw, c: DecoderConfig, every: int) -> DecoderConfig:
-  """Gemma 2 and 3: every so many layers one without a window."""
+  """What Gemma 2 and 3 add to `c`."""
   raw.only(hidden_activation="gelu_pytorch_tanh", attention_bias=False)
   if raw.flag("use_bidirectional_attention"):
     raise ValueError(f"{raw.path}: use_bidirectional_attention is true; only causal models")
-  kinds = [
-    "sliding_attention" if (i + 1) % every else "full_attention" for i in range(c.num_layers)
-  ]
+  kinds = _alternating(c.num_layers, every)
   return dataclasses.replace(
     _windowed(raw, c, kinds),
     activation="gelu_tanh",
@@ -193,18 +196,14 @@ def _gemma3(raw: Raw) -> DecoderConfig:
 def _mixtral(raw: Raw) -> DecoderConfig:
   raw.only(hidden_act="silu", sliding_window=None)
   c = _base(raw, theta=1_000_000.0)
-  moe = MoeConfig(
-    raw.number("num_local_experts", default=8), raw.number("num_experts_per_tok", default=2), c.d_ff
-  )
-  return dataclasses.replace(c, moe=moe)
+  experts, top_k = raw.number("num_local_experts"), raw.number("num_experts_per_tok")
+  return dataclasses.replace(c, moe=MoeConfig(experts, top_k, c.d_ff))
 
 
 def _qwen3_moe(raw: Raw) -> DecoderConfig:
   raw.only(decoder_sparse_step=1)
-  if raw.get("mlp_only_layers", []):
-    raise ValueError(
-      f"{raw.path}: mlp_only_layers {raw.get('mlp_only_layers')}; only [] is supported"
-    )
+  if dense := raw.get("mlp_only_layers", []):
+    raise ValueError(f"{raw.path}: mlp_only_layers is {dense}; only [] is supported")
   moe = MoeConfig(
     num_experts=raw.number("num_experts" if "num_experts" in raw.values else "num_local_experts"),
     top_k=raw.number("num_experts_per_tok", default=8),
@@ -223,13 +222,10 @@ def _gpt_oss(raw: Raw) -> DecoderConfig:
     )
   raw.only(hidden_act="silu", attention_bias=True)
   c = _base(raw, theta=150_000.0)
-  kinds = ["sliding_attention" if (i + 1) % 2 else "full_attention" for i in range(c.num_layers)]
+  kinds = _alternating(c.num_layers, 2)
   moe = MoeConfig(
     num_experts=raw.number("num_local_experts"),
-    top_k=raw.number(
-      "num_experts_per_tok" if "num_experts_per_tok" in raw.values else "experts_per_token",
-      default=4,
-    ),
+    top_k=raw.number("num_experts_per_tok"),
     d_ff=c.d_ff,
     biases=True,
     swiglu_limit=raw.number("swiglu_limit", float, 7.0),

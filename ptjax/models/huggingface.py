@@ -73,6 +73,11 @@ def tensor_shapes(directory: pathlib.Path) -> dict[str, tuple[int, ...]]:
   return {n: tuple(shard.get_slice(n).get_shape()) for shard, n in _open_shards(directory)}
 
 
+def tensor_kinds(directory: pathlib.Path) -> dict[str, str]:
+  """Name -> dtype of every tensor as safetensors spells it, such as BF16; reads headers only."""
+  return {n: shard.get_slice(n).get_dtype() for shard, n in _open_shards(directory)}
+
+
 def stream_tensors(directory: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (name, [out, in] or [D] in the stored dtype), one tensor in memory at a time."""
   for shard, name in _open_shards(directory):

@@ -18,7 +18,7 @@ class LatentAttention(nnx.Module):
   """As `Attention`; parameters of all layers of a stack."""
 
   def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, num_layers: int):
-    c, m, lead, first = config, config.latent, (num_layers,), ("layers",)
+    c, m, lead, first = config, config.latents, (num_layers,), ("layers",)
     init, ones = nnx.initializers.normal(c.d_model**-0.5), nnx.initializers.ones
     heads = ("heads", "head")
     inputs, axis = (m.query_rank, "latent") if m.query_rank else (c.d_model, "embed")
@@ -44,7 +44,7 @@ class LatentAttention(nnx.Module):
 
   def qkv(self, x: jax.Array, by: Rotation, c: DecoderConfig):
     """x[..., D] to queries and keys [..., N, nope + rope] and values [..., N, value]."""
-    m = c.latent
+    m = c.latents
     source = x
     if m.query_rank:
       source = rms_norm(product(x, self.wq_down[...], c), self.q_norm[...], _EPS).astype(x.dtype)
@@ -59,7 +59,7 @@ class LatentAttention(nnx.Module):
     return jnp.concatenate(q, -1), jnp.concatenate(k, -1), kv[..., m.nope_dim :]
 
   def _rope(self, x: jax.Array, by: Rotation, c: DecoderConfig) -> jax.Array:
-    if c.latent.interleaved:  # the order within a head is free, if queries and keys share it
+    if c.latents.interleaved:  # the order within a head is free, if queries and keys share it
       x = jnp.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
     return rope(x, by)
 

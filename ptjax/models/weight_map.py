@@ -114,7 +114,7 @@ def _attention(c: DecoderConfig) -> Iterator[tuple[str, Slot]]:
 
 
 def _latent(c: DecoderConfig) -> Iterator[tuple[str, Slot]]:
-  m, d, heads = c.latent, (c.d_model,), (c.num_heads,)
+  m, d, heads = c.latents, (c.d_model,), (c.num_heads,)
   if m.query_rank:
     rank = (m.query_rank,)
     yield "self_attn.q_a_proj.weight", projection("attn/wq_down", d, rank)
@@ -149,7 +149,7 @@ def _experts(c: DecoderConfig) -> Iterator[tuple[str, Slot]]:
   if c.family == "gpt_oss":
     yield from _fused_experts(c)
     return
-  m, d, f = c.moe, (c.d_model,), (c.moe.d_ff,)
+  m, d, f = c.experts, (c.d_model,), (c.experts.d_ff,)
   prefix, (gate, up, down) = _EXPERT_NAMES[c.family]
   yield f"{prefix}gate.weight", projection("mlp/router", d, (m.num_experts,))
   if m.scoring == "sigmoid":
@@ -168,7 +168,7 @@ def _experts(c: DecoderConfig) -> Iterator[tuple[str, Slot]]:
 
 def _fused_experts(c: DecoderConfig) -> Iterator[tuple[str, Slot]]:
   """GPT-OSS: all experts in one tensor [E, in, out], columns of gate and up interleaved."""
-  m, d, f = c.moe, c.d_model, c.moe.d_ff
+  m, d, f = c.experts, c.d_model, c.experts.d_ff
   e = m.num_experts
   yield "mlp.router.weight", projection("mlp/router", (d,), (e,))
   yield "mlp.router.bias", vector("mlp/router_bias", e)
