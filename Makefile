@@ -27,7 +27,7 @@ PYENV = $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 NEWEST = $(shell for v in 12 13; do for p in python3.$$v $(PYENV)/3.$$v.*/bin/python3.$$v; do \
   "$$p" -c '' 2>/dev/null && echo "$$p"; done; done | tail -1)
 
-.PHONY: demo test check pytest test-newest test-fast images install install-dev fmt lock doctor clean help
+.PHONY: demo test check pytest test-newest test-fast images install install-dev install-seqio fmt lock doctor clean help
 .DELETE_ON_ERROR:
 
 demo: install
@@ -43,7 +43,7 @@ check: install-dev
 	$(BIN)/lint-imports
 	$(BIN)/pyrefly check
 
-pytest: install-dev
+pytest: install-dev install-seqio
 	tools/ensure_system.sh sandbox $(BIN)/python
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 $(TESTS)
 
@@ -62,6 +62,7 @@ test-fast: install-dev
 
 install: $(VENV)/installed
 install-dev: $(VENV)/installed-dev
+install-seqio: $(VENV)/installed-seqio
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -82,7 +83,12 @@ $(VENV)/installed: setup.cfg pyproject.toml $(wildcard $(LOCK) constraints/build
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) -e ".[dev]"
+	$(INSTALL) -e ".[dev,parquet]"
+	@touch $@
+
+# Tests alone need it: `make demo` stays without TensorFlow.
+$(VENV)/installed-seqio: $(VENV)/installed-dev
+	$(INSTALL) -e ".[seqio]"
 	@touch $@
 
 fmt: install-dev
@@ -92,7 +98,7 @@ fmt: install-dev
 # Newest versions that fit setup.cfg, for each Python; the lower bounds in setup.cfg stay. Needs uv.
 lock:
 	@for v in $(LOCKED); do \
-	  uv pip compile --quiet --upgrade --python-version $$v --extra dev setup.cfg constraints/build.in \
+	  uv pip compile --quiet --upgrade --python-version $$v --all-extras setup.cfg constraints/build.in \
 	    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 	    --output-file constraints/py$$(echo $$v | tr -d .).txt || exit 1; \
 	done

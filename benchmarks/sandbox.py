@@ -1,27 +1,45 @@
-"""Executions per second and latencies of every sandbox backend that works here. Prints one table.
+"""Every sandbox backend that works here, against what needs no pool, in one run. Prints tables.
 
-Compared, in the same run, with what needs no pool: `bwrap ... python3 -c` for each task, and
-`docker run --rm` for each task. Every row runs the same program, `print(1 + 1)`.
+    python -m benchmarks.sandbox [--seconds 3] [--size 2] [--backend bwrap] [--open 0.1]
+    python -m benchmarks.sandbox --soak 600
 
-    python -m benchmarks.sandbox [--seconds 3] [--size 2]
+Every row runs the same program, `print(1 + 1)`. Beside the pools stand `bwrap`, `docker run --rm`
+and `docker exec` for each task. `x docker run` is the p50 of `docker run --rm` under the row's
+runtime (runc's for bwrap) over the row's own.
 """
 
 import argparse
 import asyncio
+import contextlib
 import os
+import statistics
 import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
-from sandbox_runner import Pool, PoolConfig, Request, detect_backends
+from sandbox_runner import Pool, PoolConfig, bench, detect_backends
 from sandbox_runner.backends.bwrap import find_python
-from sandbox_runner.bench import HEADER, measure, row
 from sandbox_runner.images import ensure_host_image
 
 PROGRAM = "print(1 + 1)"
-SNIPPET = Request(("python3", "-c", PROGRAM))
 PATHS = {"python, fork": True, "python, exec": False}
+TASKS, TENANTS = 1000, 100
+HARDENED = ["--network", "none", "--read-only", "--cap-drop", "ALL", "--log-driver", "none"]
+
+
+@dataclass(frozen=True)
+class Measured:
+  """A row: its name, the runtime of the `docker run` that it is compared with, figures."""
+
+  name: str
+  against: str
+  rate: float
+  latencies: list[float]
 
 
 async def command(*argv: str) -> None:
+  """Raises RuntimeError unless it prints what the program prints."""
   process = await asyncio.create_subprocess_exec(
     *argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
   )
@@ -47,49 +65,136 @@ def plain_bwrap() -> list[str]:
   return ["bwrap", *options, "--", find_python()[0], "-c", PROGRAM]
 
 
-def plain_docker(runtime: str) -> list[str]:
-  image = ensure_host_image("docker")
-  flags = ["--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", "--log-driver", "none"]
-  return ["docker", "run", *flags, "--runtime", runtime, image, "python3", "-c", PROGRAM]
+def docker_run(runtime: str) -> list[str]:
+  return ["docker", "run", *HARDENED, "--runtime", runtime]
 
 
-async def pool_rows(config: PoolConfig, seconds: float) -> list[str]:
+@contextlib.asynccontextmanager
+async def sleeping_container(runtime: str, image: str) -> AsyncGenerator[str]:
+  """The name of one that does nothing, for `docker exec`."""
+  name = f"benchmark-{os.getpid()}-{runtime}"
+  await docker(*docker_run(runtime)[1:], "-d", "--init", "--name", name, image, "sleep", "86400")
+  try:
+    yield name
+  finally:
+    await docker("rm", "-f", name)
+
+
+async def docker(*arguments: str) -> None:
+  process = await asyncio.create_subprocess_exec("docker", *arguments, stdout=subprocess.DEVNULL)
+  if await process.wait():
+    raise RuntimeError(f"docker {arguments[0]} failed")
+
+
+async def measured(name: str, against: str, argv: list[str], options) -> Measured:
+  numbers = await bench.measure(lambda: command(*argv), options.seconds, options.size)
+  return Measured(name, against, *numbers)
+
+
+async def pool_rows(config: PoolConfig, options) -> list[Measured]:
   rows = []
   for path, fork in PATHS.items():
     chosen = PoolConfig(config.backend, config.size, runtime=config.runtime, fork_python=fork)
     async with Pool(chosen) as pool:
-
-      async def run(pool: Pool = pool) -> None:
-        result = await pool.run(SNIPPET)
-        if result.stdout != b"2\n":
-          raise RuntimeError(f"{result}")
-
-      rows.append(row(f"{pool.backend.name}: {path}", *await measure(run, seconds, config.size)))
+      run = bench.runner_of(pool, PROGRAM)
+      against = config.runtime if config.backend == "docker" else "runc"
+      numbers = await bench.measure(run, options.seconds, options.size)
+      rows.append(Measured(f"{pool.backend.name}: {path}", against, *numbers))
   return rows
 
 
-async def main(arguments: argparse.Namespace) -> None:
-  seconds, size = arguments.seconds, arguments.size
-  load = os.getloadavg()[0]
-  print(f"{os.cpu_count()} cores, load {load:.1f} before the run, {size} at a time for the rate")
-  print(HEADER)
-  available = {s.name: s for s in detect_backends() if s.available}
-  if "bwrap" in available:
-    for line in await pool_rows(PoolConfig("bwrap", size), seconds):
-      print(line, flush=True)
-    plain = plain_bwrap()
-    print(row("bwrap for each task", *await measure(lambda: command(*plain), seconds, size)))
+async def docker_rows(runtime: str, options) -> list[Measured]:
+  image = ensure_host_image("docker")
+  python = ["python3", "-c", PROGRAM]
+  argv = [*docker_run(runtime), "--rm", image, *python]
+  rows = [await measured(f"docker run --rm, {runtime}, each task", runtime, argv, options)]
+  async with sleeping_container(runtime, image) as name:
+    argv = ["docker", "exec", name, *python]
+    rows.append(await measured(f"docker exec, {runtime}, each task", runtime, argv, options))
+  return rows
+
+
+async def pool_line(config: PoolConfig, options) -> str:
+  """What a pool does besides running: lease, reset, share."""
+  async with Pool(config) as pool:
+    resets = await bench.soft_reset(pool, PROGRAM, options.seconds)
+    leases = await bench.acquire(pool, options.seconds)
+    worst = await bench.worst_wait(pool, PROGRAM, TASKS, TENANTS)
+    line = f"{pool.backend.name:20}{statistics.median(leases) * 1e3:12.2f}"
+    line += f"{statistics.median(resets) * 1e3:12.2f}{worst:12.2f}"
+    if options.open:
+      count, each_mb = await bench.open_many(pool, PROGRAM, options.open)
+      line += f"{count:12d}{each_mb:12.1f}"
+  return line
+
+
+def table(rows: list[Measured]) -> str:
+  base = {r.against: statistics.median(r.latencies) for r in rows if "docker run" in r.name}
+  lines = [f"{bench.HEADER}{'x docker run':>14}"]
+  for r in rows:
+    ratio = f"{base[r.against] / statistics.median(r.latencies):14.1f}" if r.against in base else ""
+    lines.append(bench.row(r.name, r.rate, r.latencies) + ratio)
+  return "\n".join(lines)
+
+
+def chosen_pools(options) -> list[PoolConfig]:
+  """One of each backend that works here and is asked for."""
+  available = {s.name: s.detail for s in detect_backends() if s.available}
+  pools = [PoolConfig("bwrap", options.size)] if "bwrap" in available else []
   for runtime in ("runc", "runsc"):
-    if "docker" in available and runtime in available["docker"].detail:
-      for line in await pool_rows(PoolConfig("docker", size, runtime=runtime), seconds):
-        print(line, flush=True)
-      plain = plain_docker(runtime)
-      numbers = await measure(lambda plain=plain: command(*plain), seconds, size)
-      print(row(f"docker run --rm, {runtime}, each task", *numbers), flush=True)
+    if runtime in available.get("docker", ""):
+      pools.append(PoolConfig("docker", options.size, runtime=runtime))
+  return [p for p in pools if options.backend in (None, backend_name(p))]
+
+
+def backend_name(config: PoolConfig) -> str:
+  return config.runtime if config.backend == "docker" else "bwrap"
+
+
+async def compare(options) -> int:
+  load = os.getloadavg()[0]
+  print(f"{os.cpu_count()} cores, load {load:.1f} before the run, {options.size} at a time")
+  rows, lines = [], []
+  for config in chosen_pools(options):
+    rows += await pool_rows(config, options)
+    if config.backend == "bwrap":
+      rows.append(await measured("bwrap, each task", "runc", plain_bwrap(), options))
+    else:
+      rows += await docker_rows(config.runtime, options)
+    lines.append(await pool_line(config, options))
+  print(table(rows))
+  header = f"\n{'':20}{'lease ms':>12}{'reset ms':>12}{'worst wait':>12}"
+  print(header + (f"{'open':>12}{'MiB each':>12}" if options.open else ""))
+  print("\n".join(lines))
+  return 0
+
+
+async def soak(options) -> int:
+  """1 if anything is left behind."""
+  all_clean = True
+  for config in chosen_pools(options):
+    report, clean = await bench.soak(config, PROGRAM, options.soak)
+    print("\n".join(report), flush=True)
+    all_clean = all_clean and clean
+  return 0 if all_clean else 1
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--seconds", type=float, default=3.0, help="for each number [3]")
+  parser.add_argument("--size", type=int, default=2, help="sandboxes and runs at a time [2]")
+  parser.add_argument("--backend", choices=("bwrap", "runc", "runsc"), help="only this one")
+  parser.add_argument(
+    "--open", type=float, default=0.0, help="how many fit in this share of memory"
+  )
+  parser.add_argument("--soak", type=float, help="run for so many seconds, look for what is left")
+  options = parser.parse_args()
+  if not 0 <= options.open < 1:
+    parser.error(f"--open {options.open:g} must be a share of memory below 1")
+  return asyncio.run(soak(options) if options.soak else compare(options))
 
 
 if __name__ == "__main__":
-  options = argparse.ArgumentParser(description=__doc__)
-  options.add_argument("--seconds", type=float, default=3.0, help="for each number [3]")
-  options.add_argument("--size", type=int, default=2, help="sandboxes and runs at a time [2]")
-  asyncio.run(main(options.parse_args()))
+  sys.exit(main())

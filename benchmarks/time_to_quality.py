@@ -2,11 +2,14 @@
 
 chain_sum of 2 terms with 1 digit; 4 prompts x 8 samples of up to 24 tokens a step, temperature
 1, no KL, learning rate 2e-5 after 2 steps of warm-up; reward 0.3 for a bare number + 0.7 for
-the right one. Advantages are not divided by the standard deviation of their group (Dr. GRPO):
-where all answers of a group are wrong, that division makes as much of a bare guess as of a right
-answer elsewhere, and some seeds then learn to guess; `--advantages grpo` divides. Reached is the
-mean accuracy of the sampled answers over the last 3 steps >= 80%. The clock starts when the
-weights are loaded. Each seed compiles everything anew; the time is given with and without that.
+the right one. Two choices keep all seeds from learning to guess bare numbers, which earns 0.3 at
+once and is seldom right. Groups without a right answer, or with no other, do not train (DAPO's
+filter on raw accuracy; no new prompts are drawn for them): in the former the form alone would be
+rewarded. And advantages are not divided by the standard deviation of their group (Dr. GRPO), which
+makes as much of a bare guess as of a right answer elsewhere. `--keep-all` and `--advantages grpo`
+take them back. Reached is the mean accuracy of all sampled answers over the last 3 steps >= 80%.
+The clock starts when the weights are loaded. Each seed compiles everything anew; the time is given
+with and without that.
 
     python -m benchmarks.time_to_quality [--seeds 0,1,2] [--steps 40] [--json FILE]
 """
@@ -22,6 +25,7 @@ from benchmarks import common
 from benchmarks.common import Clock
 from ptjax.domains import arithmetic
 from ptjax.experience.collect import PolicyConfig
+from ptjax.experience.groups import DynamicSampling
 from ptjax.experience.mixture import Mixture
 from ptjax.experience.packing import PackConfig
 from ptjax.rollout.engine import EngineConfig
@@ -121,6 +125,7 @@ def experiment_of(arguments: argparse.Namespace, seed: int) -> Experiment:
       group_size=8,
       advantages=arguments.advantages,
       aggregation=arguments.aggregation,
+      dynamic_sampling=None if arguments.keep_all else DynamicSampling(max_rounds=1),
     ),
     optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=2),
   )
@@ -219,6 +224,7 @@ if __name__ == "__main__":
   )
   options.add_argument("--steps", type=int, default=40, help="at most [%(default)s]")
   options.add_argument("--advantages", default="dr_grpo", help="estimator [%(default)s]")
+  options.add_argument("--keep-all", action="store_true", help="all groups train")
   options.add_argument("--aggregation", default="token_mean", help="of the loss [%(default)s]")
   options.add_argument("--decode-chunk", type=int, default=8, help="[%(default)s]")
   options.add_argument("--length", type=int, default=288, help="of a packed row [%(default)s]")

@@ -1,4 +1,4 @@
-"""How fast a backend runs a snippet, and whether anything is left after many runs."""
+"""How fast and how fair a backend runs a snippet, and whether many runs leave anything."""
 
 import asyncio
 import itertools
@@ -8,16 +8,18 @@ import statistics
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandbox_runner.cgroups import PREFIX, find_parents
 from sandbox_runner.journal import LABEL
 from sandbox_runner.pool import Pool, PoolConfig
-from sandbox_runner.types import Request
+from sandbox_runner.sandbox import Sandbox
+from sandbox_runner.types import Request, Result
 
 SETTLE_S = 10.0  # for the kernel and the daemon to take away what was closed
 ENGINE_MOUNTS = ("/var/lib/docker/", "/run/docker/")  # of its containers, which are counted as such
+LEAST_LEASES = 5
 SETTLED_RUNS = 200  # after which the memory of the runner should no longer grow
 
 
@@ -65,14 +67,23 @@ class SnippetError(ValueError):
   """The snippet did not end well: there is nothing to be measured."""
 
 
+def snippet_request(snippet: str) -> Request:
+  return Request(("python3", "-c", snippet), tenant="bench")
+
+
+def check(result: Result) -> Result:
+  """Raises SnippetError if it did not end well."""
+  if result.outcome != "exit" or result.exit_code:
+    why = result.detail or result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    raise SnippetError(f"the snippet ended by {result.outcome} {result.exit_code}: {why}")
+  return result
+
+
 def runner_of(pool: Pool, snippet: str) -> Callable[[], Awaitable[None]]:
-  request = Request(("python3", "-c", snippet), tenant="bench")
+  request = snippet_request(snippet)
 
   async def run() -> None:
-    result = await pool.run(request)
-    if result.outcome != "exit" or result.exit_code:
-      why = result.detail or result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-      raise SnippetError(f"the snippet ended by {result.outcome} {result.exit_code}: {why}")
+    check(await pool.run(request))
 
   return run
 
@@ -165,6 +176,71 @@ async def bench(config: PoolConfig, snippet: str, seconds: float) -> str:
   """One row of the table of executions and latencies."""
   async with Pool(config) as pool:
     return row(pool.backend.name, *await measure(runner_of(pool, snippet), seconds, config.size))
+
+
+async def acquire(pool: Pool, seconds: float) -> list[float]:
+  """Sorted seconds until a lease on a warm sandbox is there; each is thrown away afterwards."""
+  took = []
+  end = time.perf_counter() + seconds
+  while time.perf_counter() < end or len(took) < LEAST_LEASES:
+    await pool.settle()  # all places are warm again
+    started = time.perf_counter()
+    async with pool.lease(tenant="bench"):
+      took.append(time.perf_counter() - started)
+  return sorted(took)
+
+
+async def soft_reset(pool: Pool, snippet: str, seconds: float) -> list[float]:
+  """Sorted seconds from a result to a sandbox that is empty and ready for the next task."""
+  took = []
+  request = snippet_request(snippet)
+  async with pool.lease(tenant="bench") as session:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+      check(await session.sandbox.run(request, pool.config.fork_python))
+      started = time.perf_counter()
+      await session.sandbox.read_back((), request.limits, tree=False)  # answered when it is ready
+      took.append(time.perf_counter() - started)
+  return sorted(took)
+
+
+async def worst_wait(pool: Pool, snippet: str, tasks: int, tenants: int) -> float:
+  """Longest mean wait of a tenant, over the median of all: tasks of each come all at once."""
+  waits: dict[str, list[float]] = {f"tenant {i}": [] for i in range(tenants)}
+  submitted = time.perf_counter()
+
+  async def one(tenant: str) -> None:
+    result = check(await pool.run(replace(snippet_request(snippet), tenant=tenant)))
+    waits[tenant].append(time.perf_counter() - submitted - result.wall_s)
+
+  await asyncio.gather(*(one(tenant) for tenant in waits for _ in range(tasks // tenants)))
+  means = [statistics.mean(of_one) for of_one in waits.values()]
+  return max(means) / statistics.median(means)
+
+
+async def open_many(pool: Pool, snippet: str, share: float) -> tuple[int, float]:
+  """(sandboxes open at once, MiB of each) when they have taken this share of the free memory.
+
+  Each has run the snippet. They are closed before this returns.
+  """
+  free = start = available_mb()
+  opened: list[Sandbox] = []
+  try:
+    while free > start * (1 - share):
+      name = f"{pool.runner}-open{len(opened)}"
+      opened.append(await Sandbox.open(name, pool.backend, pool.config.limits))
+      check(await opened[-1].run(snippet_request(snippet), pool.config.fork_python))
+      free = available_mb()
+    return len(opened), (start - free) / len(opened)
+  finally:
+    for sandbox in opened:
+      await sandbox.close()
+
+
+def available_mb() -> float:
+  """Of this machine's memory, as the kernel estimates it."""
+  found = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2]
+  return int(found.split()[0]) / 1024
 
 
 async def soak(config: PoolConfig, snippet: str, seconds: float) -> tuple[list[str], bool]:

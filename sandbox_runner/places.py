@@ -73,7 +73,7 @@ class Places:
   ):
     self._open_sandbox, self.scheduler = open_sandbox, scheduler
     self.limits, self.runs_per_sandbox, self.hedge_s = limits, runs_per_sandbox, hedge_s
-    # The last one back is the next one out: its memory is still in the caches.
+    # The first one back is the next one out: it has had the time to make ready for its next task.
     self.free: list[Sandbox | None] = []
     self._background: set[asyncio.Task] = set()
     self._turns: set[Turn] = set()  # those that wait
@@ -240,8 +240,7 @@ class Places:
 
   def _pick(self, request: Request) -> Sandbox | None:
     """Takes a free sandbox that suits out of its place."""
-    for i in reversed(range(len(self.free))):
-      sandbox = self.free[i]
+    for i, sandbox in enumerate(self.free):
       if sandbox and suits(sandbox, request):
         return self.free.pop(i)
     return None

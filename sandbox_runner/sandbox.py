@@ -207,8 +207,9 @@ def judge(
 
   `ended` is why the host ended the run, if it did.
   """
-  if report.failure:
-    return Outcome.infra_error, None, None
+  killed = os.WIFSIGNALED(report.status) and os.WTERMSIG(report.status) == signal.SIGKILL
+  if report.failure:  # which may be that memory ran out before the program began
+    return Outcome.oom if killed and oom_kills else Outcome.infra_error, None, None
   outcome = ENDED_BY_SUPERVISOR.get(report.why) or ended
   if report.why == "cancel" and not outcome:
     outcome = Outcome.cancelled
@@ -217,7 +218,7 @@ def judge(
   if os.WIFEXITED(report.status):
     return Outcome.exit, os.WEXITSTATUS(report.status), None
   number = os.WTERMSIG(report.status)
-  if number == signal.SIGKILL and oom_kills:
+  if killed and oom_kills:
     return Outcome.oom, None, None
   if number in (signal.SIGXCPU, signal.SIGKILL) and cpu_s >= limits.cpu_s:
     return Outcome.timeout, None, None

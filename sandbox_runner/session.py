@@ -97,9 +97,7 @@ class Session:
 
     `limits` are those of the session unless given; docker's memory, processes and disk are fixed
     for a session. Raises RequestError for what cannot be run. If the sandbox is lost, the result
-    says so, and the next step raises SessionLost. A program that cannot even begin (there is none,
-    `cwd` is a file) ends as `infra_error` with the reason: run what a model chooses by a shell,
-    whose exit codes 126 and 127 are the program's own.
+    says so, and the next step raises SessionLost.
     """
     request = Request(
       argv if isinstance(argv, str) else tuple(argv),  # a text is refused below

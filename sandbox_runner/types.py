@@ -33,7 +33,7 @@ class Outcome(enum.StrEnum):
   disk_limit = "disk_limit"  # ended by the runner for its disk use
   output_limit = "output_limit"  # a stream went over `output_bytes`
   sandbox_lost = "sandbox_lost"  # the environment itself went away
-  infra_error = "infra_error"  # the runner could not run the program
+  infra_error = "infra_error"  # the runner failed, not the program
   cancelled = "cancelled"  # ended, or never begun, because nobody waits for it any more
 
 
@@ -135,7 +135,8 @@ class Result:
 
   Attributes:
     outcome: see `Outcome`.
-    exit_code: of the main process, when the outcome is `exit`.
+    exit_code: of the main process, when the outcome is `exit`. As a shell has it, 127 with a line
+      on stderr if there is no such program, and 126 if it cannot be executed or `cwd` not entered.
     signal: its number, when the outcome is `signal`.
     stdout, stderr: the first `output_bytes` bytes, raw.
     stdout_bytes, stderr_bytes: how many bytes were seen in all.

@@ -56,13 +56,16 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=relative)
 def test_config_builds_its_experiment(path):
-  from ptjax.train.experiment import Experiment
+  """The experiment of the verb that its docstring gives with it."""
+  from ptjax.launch.cli import VERBS
 
-  experiment = load_config_file(path, Experiment)
-  assert isinstance(experiment, Experiment)
   documentation = ast.get_docstring(ast.parse(path.read_text())) or ""
   for word in (f"--config {relative(path)}", "Hardware:"):
     assert word in documentation, f"{path.name}: its docstring has no {word!r}"
+  command = re.search(rf"ptjax.launch (\w+) --config {relative(path)}", documentation)
+  assert command, f"{path.name}: its docstring has no command"
+  root = {verb.NAME: verb for verb in VERBS}[command[1]].root()
+  assert isinstance(load_config_file(path, root), root)
 
 
 def test_there_are_configs():
@@ -110,6 +113,7 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
     "flax": "flax",
     "gguf": "gguf",
     "gin": "gin-config",
+    "grain": "grain",
     "jax": "jax",
     "jinja2": "jinja2",
     "matplotlib": "matplotlib",
@@ -118,13 +122,19 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
     "numpy": "numpy",
     "optax": "optax",
     "orbax": "orbax-checkpoint",
+    "packaging": "packaging",
+    "pyarrow": "pyarrow",
     "reasoning_gym": "reasoning-gym",
     "rich": "rich",
     "safetensors": "safetensors",
+    "seqio": "seqio",
     "tensorboardX": "tensorboardx",
     "tokenizers": "tokenizers",
   }
-  declared = {normal(line) for line in requirements(setup_cfg()["options"]["install_requires"])}
+  cfg = setup_cfg()
+  extras = [lines for name, lines in cfg["options.extras_require"].items() if name != "dev"]
+  lines = [cfg["options"]["install_requires"], *extras]
+  declared = {normal(line) for text in lines for line in requirements(text)}
   used = set().union(*map(imported, SOURCES))
   used -= sys.stdlib_module_names | set(PACKAGES)
   assert {modules.get(name, name) for name in used} == declared
@@ -147,7 +157,7 @@ def test_lock_file_covers_the_dependencies(lock):
   cfg = setup_cfg()
   build = [line for line in (lock.parent / "build.in").read_text().splitlines() if line[0] != "#"]
   wanted = requirements(cfg["options"]["install_requires"]) + build
-  wanted += requirements(cfg["options.extras_require"]["dev"])
+  wanted += [line for e in cfg["options.extras_require"].values() for line in requirements(e)]
   for line in wanted:
     name, _, bound = line.partition(">=")
     assert normal(name) in locked, f"{line}: run `make lock`"

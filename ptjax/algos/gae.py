@@ -88,6 +88,47 @@ def gae_length_adaptive(
   return advantages_T, returns_T, lam
 
 
+def gae_turns(rewards_T, values_T, mask_T, turns_T, terminated, bootstrap, gamma, lam):
+  """GAE whose steps are turns: the actions between two observations are one decision.
+
+  With V_k the value before the first action of turn k, r_k the sum of the rewards of its actions:
+  delta_k = r_k + gamma V_{k+1} - V_k,  A_k = delta_k + gamma lam A_{k+1}. Every action of the turn
+  gets A_k, and returns_k = A_k + V_k: nothing is discounted within a turn, so what follows from
+  any of its states is the same sum.
+
+    mask      1    1    0    0    1
+    turns     0    0    .    .    1
+    value    v1    .    .    .   v2        delta_1 = r_1 + r_2 + gamma v2 - v1
+
+  Args:
+    turns_T: i32[T], the turn of each action, in 0..T-1 and not falling; not read where mask is 0.
+    Others as `gae`.
+
+  Returns:
+    (advantages f32[T], returns f32[T]), 0 where mask is 0.
+
+  Source: Zhou et al. 2024 (ArCHer), section 3, for turns as the steps of the decision process.
+  """
+  mask_T = jnp.asarray(mask_T) != 0
+  num = mask_T.shape[0]
+  turns_T = fill(jnp.asarray(turns_T), mask_T, num)  # one more segment takes what is no action
+  first_T = mask_T & (jnp.cumsum(mask_T) == _first_count(turns_T, mask_T))
+  total_T = jax.ops.segment_sum(fill(as_float(rewards_T), mask_T), turns_T, num + 1)[turns_T]
+  advantages_T, returns_T = gae(total_T, values_T, first_T, terminated, bootstrap, gamma, lam)
+
+  def everywhere(x_T):
+    return fill(jax.ops.segment_sum(x_T, turns_T, num + 1)[turns_T], mask_T)
+
+  return everywhere(advantages_T), everywhere(returns_T)
+
+
+def _first_count(turns_T, mask_T) -> jax.Array:
+  """How many actions there are up to the first one of the same turn, itself included."""
+  num = mask_T.shape[0]
+  counts_T = jnp.where(mask_T, jnp.cumsum(mask_T), num + 1)
+  return jax.ops.segment_min(counts_T, turns_T, num + 1)[turns_T]
+
+
 def discounted_returns(rewards_T, mask_T, gamma) -> jax.Array:
   """G_k = r_k + gamma G_{k+1} over the action tokens: GAE with lam = 1 and no values; f32[T]."""
   rewards_T = as_float(rewards_T)

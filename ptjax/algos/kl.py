@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from ptjax.algos.gae import place_outcome_reward
 from ptjax.algos.policy_loss import log_ratio
-from ptjax.core.masked import fill
+from ptjax.core.masked import as_float, fill
 
 
 def k1(x) -> jax.Array:
@@ -54,7 +54,7 @@ def kl_tokens(logp, logp_ref, estimator: str) -> jax.Array:
     raise ValueError(
       f"unknown KL estimator {estimator!r}; choose one of {', '.join(KL_ESTIMATORS)}"
     )
-  return KL_ESTIMATORS[estimator](log_ratio(logp, logp_ref))
+  return KL_ESTIMATORS[estimator](log_ratio(as_float(logp), as_float(logp_ref)))
 
 
 def kl_loss(logp, logp_ref, estimator: str = "k2") -> jax.Array:

@@ -1,9 +1,9 @@
 """Preference losses on the scores of a chosen and a rejected response, per pair.
 
-A score is the sum (DPO) or the mean (IPO, SimPO, ORPO) of the response's token log-probs:
+A score is the sum (DPO, KTO) or the mean (IPO, SimPO, ORPO) of the response's token log-probs:
 `sequence_score`. Every loss returns `(pair_losses, aux)`, f32[B] each; the loss of a batch is
 `masked_mean(pair_losses, pair_mask)` with `pair_mask` false where either response is empty, so that
-an empty pair adds neither loss nor count.
+an empty pair adds neither loss nor count. KTO alone judges single responses.
 
 Arguments: `chosen`, `rejected` (and their `_ref` under the reference, constant) are f32[B].
 """
@@ -80,6 +80,44 @@ def orpo(chosen, rejected, *, lam):
   log_odds_ratio = _log_odds(chosen) - _log_odds(rejected)
   losses = -chosen - lam * jax.nn.log_sigmoid(log_odds_ratio)
   return losses, {"correct": (chosen > rejected).astype(losses.dtype)}
+
+
+def kto(score, score_ref, desirable, kl, *, beta, desirable_weight=1.0, undesirable_weight=1.0):
+  """Loss of single answers: is each better, or worse, than what the policy usually gains?
+
+      L = w_d (1 - sigmoid(beta (h - z)))    of a desirable answer
+      L = w_u (1 - sigmoid(beta (z - h)))    of an undesirable one,    h = score - score_ref
+
+  Scores are sums. aux: `rewards`, the implicit rewards beta h.
+
+  Args:
+    score, score_ref: f32[B] under the policy and the reference.
+    desirable: bool[B].
+    kl: z of `kto_reference_point`, a constant.
+    beta: strength of the tie to the reference.
+    desirable_weight, undesirable_weight: w_d and w_u; their ratio should make up for the
+      ratio of the numbers of the two kinds.
+
+  Source: Ethayarajh et al. 2024, eq. 8.
+  """
+  gain = beta * (score - score_ref - kl)
+  # 1 - sigmoid(x) = sigmoid(-x), which keeps its digits where x is large.
+  losses = jnp.where(
+    desirable,
+    desirable_weight * jax.nn.sigmoid(-gain),
+    undesirable_weight * jax.nn.sigmoid(gain),
+  )
+  return losses, {"rewards": beta * (score - score_ref)}
+
+
+def kto_reference_point(score, score_ref, mask) -> jax.Array:
+  """z = max(0, mean over the batch of score - score_ref), without gradient.
+
+  The scores are of answers that belong to other prompts of the batch: an estimate of
+  KL(policy || reference) that is no function of the answers being judged.
+  Source: Ethayarajh et al. 2024, section 4.1.
+  """
+  return jax.lax.stop_gradient(jnp.maximum(0, masked_mean(score - score_ref, mask)))
 
 
 def bradley_terry(chosen, rejected, margin=0.0, *, label_smoothing=0.0):

@@ -16,12 +16,18 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   groups/zero_std_frac           share of groups whose rewards are all equal (no gradient)
   groups/solve_rate              mean over groups of the share of passed episodes
   groups/solve_rate/<lo>-<hi>    share of groups whose solve rate lies in the bin
+  groups/dropped_<reason>        groups that dynamic sampling dropped: short, unsolved, solved
+  groups/rounds, missing         rollouts of the step, and groups that it could not find
   length/mean, length/min,
   length/max                     sampled tokens an episode
   length/clipped_frac            share of episodes cut by the length limit
   policy/entropy                 mean entropy of the sampler over trained tokens, nats
   policy/kl                      mean KL(policy || reference) over tokens, nats
   policy/clip_frac_low, _high    share of trained tokens clipped from below, above
+  policy/entropy_coef            weight of the entropy bonus, where it adapts
+  policy/negative_drift_frac     share of trained tokens masked because the policy left them
+  correction/weight_mean         mean correction weight over trained tokens
+  correction/dropped_frac        share of trained tokens whose weight is 0
   policy/ratio_mean              mean ratio of the new to the old policy, trained tokens
   optim/grad_norm                global norm of the gradient before clipping
   optim/lr                       learning rate of the step
@@ -31,6 +37,7 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   mismatch/kl                    KL(rollout || trainer) over trained tokens, nats
   mismatch/ratio_max             greatest trainer/rollout ratio of a trained token
   rollout/truncated              share of episodes cut before their end
+  rollout/stale                  episodes dropped for their age, where there were any
   rollout/infra_failed           share of episodes lost to the infrastructure (never trained)
   rollout/unscorable             share of episodes whose grader gave no value (never trained)
   perf/rollout_tokens_per_s      sampled tokens a second of the rollout phase

@@ -8,6 +8,7 @@ gives to templates, and text in a message can never become a control token.
 import dataclasses
 import datetime
 import functools
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -22,18 +23,29 @@ from ptjax.data.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 
+_GENERATION_BEGIN, _GENERATION_END = "ptjax_generation_begin", "ptjax_generation_end"
+
 # What a template's own expressions can raise on a conversation it was not written for.
 _TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
 
 
 class _GenerationTag(jinja2.ext.Extension):
-  """`{% generation %}...{% endgeneration %}` marks the assistant's text; it renders its body."""
+  """`{% generation %}...{% endgeneration %}` marks the assistant's text; it renders its body.
+
+  Around the body stand two variables that are undefined, and so nothing, unless `render` is
+  asked to mark what the tags enclose.
+  """
 
   tags = {"generation"}  # noqa: RUF012  as the base class declares it
 
   def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-    next(parser.stream)
-    return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    line = next(parser.stream).lineno
+    body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def mark(name: str) -> jinja2.nodes.Node:
+      return jinja2.nodes.Output([jinja2.nodes.Name(name, "load")], lineno=line)
+
+    return [mark(_GENERATION_BEGIN), *body, mark(_GENERATION_END)]
 
 
 def _raise_exception(message: str) -> None:
@@ -60,15 +72,22 @@ def _compile(source: str) -> jinja2.Template:
     raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
 
 
-def _strings(value: Any) -> list[str]:
+def strings(value: Any) -> list[str]:
   """All strings inside messages or tool schemas."""
   if isinstance(value, str):
     return [value]
   if isinstance(value, Mapping):
-    return [s for item in value.items() for s in _strings(item)]
+    return [s for item in value.items() for s in strings(item)]
   if isinstance(value, Sequence):
-    return [s for item in value for s in _strings(item)]
+    return [s for item in value for s in strings(item)]
   return []
+
+
+def private_characters(value: Any, count: int) -> list[str]:
+  """Characters of Unicode's private-use area that occur in no string inside `value`."""
+  everything = set("".join(strings(value)))
+  free = (c for c in map(chr, range(0xE000, 0xF900)) if c not in everything)
+  return list(itertools.islice(free, count))
 
 
 def _map_strings(value: Any, change) -> Any:
@@ -111,6 +130,7 @@ class ChatTemplate:
     *,
     add_generation_prompt: bool = False,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    generation_marks: tuple[str, str] | None = None,
   ) -> str:
     """The conversation as text, equal to `apply_chat_template(tokenize=False)` of transformers.
 
@@ -118,6 +138,7 @@ class ChatTemplate:
       messages: in order, each with at least `role` and `content`.
       add_generation_prompt: end with the header of the assistant's turn.
       tools: JSON schemas, for templates that show them.
+      generation_marks: what to write before and after the body of `{% generation %}` blocks.
 
     Raises:
       ValueError: the template refuses the conversation, or fails on it.
@@ -129,6 +150,9 @@ class ChatTemplate:
       "eos_token": self._token_text(next(iter(self.tokenizer.eos_ids), None)),
       "pad_token": self._token_text(self.tokenizer.pad_id),
     }
+
+    if generation_marks is not None:
+      names |= dict(zip((_GENERATION_BEGIN, _GENERATION_END), generation_marks, strict=True))
 
     def strftime_now(form: str) -> str:
       return (self.today or datetime.datetime.now()).strftime(form)
@@ -167,26 +191,55 @@ class ChatTemplate:
     Raises:
       ValueError: see `render`; or control text with `refuse_control_text`.
     """
-    pattern, special = self.tokenizer.special_pattern, self.tokenizer.special_tokens
-    texts = _strings([messages, tools])
     if refuse_control_text:
-      for text in texts:
-        if found := pattern.search(text):
+      for text in strings([messages, tools]):
+        if found := self.tokenizer.special_pattern.search(text):
           raise ValueError(f"control token {found[0]!r} in the text {text!r}; remove it")
-    everything = "".join(texts)
-    mark = next(c for c in map(chr, range(0xE000, 0xF900)) if c not in everything)
+    quoted = self.quote(messages, tools)
+    return quoted.encode(
+      self.render(quoted.messages, add_generation_prompt=add_generation_prompt, tools=quoted.tools)
+    )
+
+  def quote(
+    self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+  ) -> "Quoted":
+    """The conversation with its control text hidden from the template; see `Quoted`."""
+    (mark,) = private_characters([messages, tools], 1)
+    pattern, special = self.tokenizer.special_pattern, self.tokenizer.special_tokens
 
     def hide(text: str) -> str:
       return pattern.sub(lambda m: f"{mark}{special[m[0]]}{mark}", text)
 
-    def show(text: str) -> str:
-      return re.sub(f"{mark}([0-9]+){mark}", lambda m: self.tokenizer.decode([int(m[1])]), text)
-
-    rendered = self.render(
-      _map_strings(messages, hide),
-      add_generation_prompt=add_generation_prompt,
+    return Quoted(
+      tokenizer=self.tokenizer,
+      messages=_map_strings(messages, hide),
       tools=None if tools is None else _map_strings(tools, hide),
+      mark=mark,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Quoted:
+  """A conversation to render whose control text is hidden behind placeholders.
+
+  Attributes:
+    tokenizer: encodes what was rendered.
+    messages, tools: to be rendered; each control text is `mark`, its token's id, `mark`.
+    mark: a private-use character that occurs nowhere in the conversation.
+  """
+
+  tokenizer: Tokenizer
+  messages: Sequence[Message]
+  tools: Sequence[Mapping[str, Any]] | None
+  mark: str
+
+  def encode(self, rendered: str) -> np.ndarray:
+    """Token ids, i32[T], of rendered text or a part of it that cuts no placeholder."""
+
+    def show(text: str) -> str:
+      number = f"{self.mark}([0-9]+){self.mark}"
+      return re.sub(number, lambda m: self.tokenizer.decode([int(m[1])]), text)
+
     pieces = [
       self.tokenizer.encode(show(text)) if i is None else np.asarray([i], np.int32)
       for text, i in self.tokenizer.segments(rendered)

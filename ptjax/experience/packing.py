@@ -11,11 +11,9 @@ predicted an action (`predictor_BA`, an index into the row) and the action
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-
-from ptjax.core.types import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +55,26 @@ class Rows(NamedTuple):
   target_BA: np.ndarray
   mask_BA: np.ndarray
   sequence_BA: np.ndarray
+
+
+class Packable(Protocol):
+  """What can be packed: a `Trajectory`, or an example of supervised training.
+
+  `tokens` i32[T] and `action_mask` bool[T] mark what is trained on; members of a `group` share
+  the tokens before their first action.
+  """
+
+  @property
+  def tokens(self) -> np.ndarray: ...
+
+  @property
+  def action_mask(self) -> np.ndarray: ...
+
+  @property
+  def group(self) -> int: ...
+
+  @property
+  def num_actions(self) -> int: ...
 
 
 class Place(NamedTuple):
@@ -114,10 +132,15 @@ class _Row:
     return start
 
 
-def pack(trajectories: Sequence[Trajectory], config: PackConfig) -> Packed:
+def pack(
+  trajectories: Sequence[Packable],
+  config: PackConfig,
+  prompt_lengths: Sequence[int] | None = None,
+) -> Packed:
   """Packs trajectories into rows, first fit, large groups first.
 
-  Trajectories of one `group` share the tokens before their first action.
+  Trajectories of one `group` share the tokens before their first action, or, where
+  `prompt_lengths` are given, that many tokens (not more than those).
 
   Returns:
     Rows padded to a multiple of `config.rows` (at least one micro-batch), and the place
@@ -128,6 +151,7 @@ def pack(trajectories: Sequence[Trajectory], config: PackConfig) -> Packed:
       group's prompts differ.
   """
   groups: dict[int, list[int]] = {}
+  prompts = prompt_lengths or [int(np.argmax(t.action_mask)) for t in trajectories]
   for index, trajectory in enumerate(trajectories):
     _check(trajectory, config)
     groups.setdefault(trajectory.group, []).append(index)
@@ -135,13 +159,14 @@ def pack(trajectories: Sequence[Trajectory], config: PackConfig) -> Packed:
   rows: list[_Row] = []
   places: dict[int, Place] = {}
   for group in sorted(groups, key=lambda g: (-sizes[g], g)):
-    _place_group([(i, trajectories[i]) for i in groups[group]], rows, places, config)
+    members = [(i, trajectories[i], prompts[i]) for i in groups[group]]
+    _place_group(members, rows, places, config)
   while not rows or len(rows) % config.rows:
     rows.append(_Row(config))
   return Packed(_to_arrays(rows, config), tuple(places[i] for i in range(len(trajectories))))
 
 
-def _check(trajectory: Trajectory, config: PackConfig) -> None:
+def _check(trajectory: Packable, config: PackConfig) -> None:
   tokens, actions = len(trajectory.tokens), trajectory.num_actions
   if actions == 0 or trajectory.action_mask[0]:
     raise ValueError(
@@ -167,11 +192,9 @@ class _Home(NamedTuple):
 
 def _place_group(members, rows: list[_Row], places: dict[int, Place], config: PackConfig) -> None:
   """Puts each branch beside a prompt of its group where it fits; else stores the prompt anew."""
-  first = members[0][1]
-  prompt = first.tokens[: int(np.argmax(first.action_mask))]
+  prompt = members[0][1].tokens[: members[0][2]]
   homes: list[_Home] = []
-  for index, trajectory in members:
-    prompt_length = int(np.argmax(trajectory.action_mask))
+  for index, trajectory, prompt_length in members:
     if not np.array_equal(trajectory.tokens[:prompt_length], prompt):
       raise ValueError(f"trajectories of group {trajectory.group} have different prompts")
     need = len(trajectory.tokens) - prompt_length, trajectory.num_actions
@@ -191,7 +214,7 @@ def _settle(prompt: np.ndarray, need: tuple[int, int], rows: list[_Row], config:
   return _Home(row, row.append(prompt, 0, row.num_documents, 0), row.num_documents, [])
 
 
-def _place_branch(trajectory: Trajectory, prompt_length: int, home: _Home, row_index: int) -> Place:
+def _place_branch(trajectory: Packable, prompt_length: int, home: _Home, row_index: int) -> Place:
   row = home.row
   home.branches.append(len(home.branches) + 1)
   start = row.append(

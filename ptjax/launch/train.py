@@ -36,10 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument("--workdir", required=True, metavar="DIR", help="directory of this run")
 
 
-def run(args: argparse.Namespace) -> int:
+def root() -> type:
+  """The dataclass that a configuration of this verb makes."""
   from ptjax.train.experiment import Experiment
 
-  return train(load_config(args, Experiment), args.workdir)
+  return Experiment
+
+
+def run(args: argparse.Namespace) -> int:
+  return train(load_config(args, root()), args.workdir)
 
 
 def train(experiment: Any, directory: str | os.PathLike) -> int:
@@ -48,7 +53,7 @@ def train(experiment: Any, directory: str | os.PathLike) -> int:
     from ptjax.launch.progress import terminal_observer
     from ptjax.train import run as train_run
 
-    _write_config(experiment, path)
+    write_config(experiment, path)
     try:
       with keep_traceback(path / "error.log"):
         train_run.run(experiment, path, terminal_observer(experiment))
@@ -75,7 +80,7 @@ def keep_traceback(log: Path) -> Iterator[None]:
     raise
 
 
-def _write_config(experiment: Any, path: Path) -> None:
+def write_config(experiment: Any, path: Path) -> None:
   """Stores the config for `eval`, `view` and the reader, replacing it in one step."""
   draft = path / ".config.json.new"
   draft.write_text(to_json(experiment))

@@ -214,6 +214,19 @@ class DecoderConfig:
     fields = {k: v for k, v in dataclasses.asdict(self).items() if k not in _COMPUTING}
     return json.loads(json.dumps(fields))  # a checkpoint gives lists back for tuples
 
+  def first(self, num_layers: int) -> "DecoderConfig":
+    """The decoder of the first layers only.
+
+    Raises:
+      ValueError: none of them has experts, where the model has some.
+    """
+    if self.moe is not None and num_layers <= self.moe.first_dense:
+      raise ValueError(
+        f"the first {num_layers} layers have no experts; use more than {self.moe.first_dense}"
+      )
+    flags = {name: getattr(self, name)[:num_layers] for name in ("sliding", "nope")}
+    return dataclasses.replace(self, num_layers=num_layers, **flags)
+
   @property
   def experts(self) -> MoeConfig:
     """`moe` of a model that has one."""

@@ -1,8 +1,89 @@
 """Rewards that depend on length, and the check that a batch of rewards is sane."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Hashable, Sequence
 
 from ptjax.rewards.tree import check_score
+
+
+@dataclasses.dataclass(frozen=True)
+class ShapingConfig:
+  """What is added to the root of the reward tree for the length of an answer, for training only.
+
+  Attributes:
+    overlong_buffer: tokens before the limit over which the soft punishment grows (DAPO); None for
+      no punishment.
+    overlong_factor: size of the full punishment.
+    overlong_length: tokens at which it is full; None takes `policy.max_new_tokens`.
+    length_bonus: weight of the bonus for short right answers within a group (Kimi k1.5).
+  """
+
+  overlong_buffer: int | None = None
+  overlong_factor: float = 1.0
+  overlong_length: int | None = None
+  length_bonus: float = 0.0
+
+  def __post_init__(self):
+    if self.overlong_buffer is not None and self.overlong_buffer < 1:
+      raise ValueError(
+        f"shaping.overlong_buffer {self.overlong_buffer} must be >= 1; None switches the "
+        f"punishment off"
+      )
+    if self.overlong_buffer is None and self.overlong_length is not None:
+      raise ValueError(
+        f"shaping.overlong_length {self.overlong_length} without overlong_buffer does nothing; set "
+        f"both"
+      )
+    for name in ("overlong_factor", "length_bonus"):
+      if not 0 <= getattr(self, name) < float("inf"):
+        raise ValueError(f"shaping.{name} {getattr(self, name)} must be >= 0 and finite")
+
+  @property
+  def active(self) -> bool:
+    return self.overlong_buffer is not None or self.length_bonus > 0
+
+  def check_length(self, max_new_tokens: int) -> None:
+    """Raises ValueError where the buffer does not fit before the limit."""
+    limit = self.overlong_length or max_new_tokens
+    if self.overlong_buffer is not None and self.overlong_buffer > limit:
+      raise ValueError(
+        f"shaping.overlong_buffer {self.overlong_buffer} exceeds the limit of {limit} tokens; it "
+        f"must be in 1..{limit}"
+      )
+
+
+def shaped(
+  rewards: Sequence[float],
+  lengths: Sequence[int],
+  passed: Sequence[bool],
+  groups: Sequence[Hashable],
+  config: ShapingConfig,
+  max_new_tokens: int,
+) -> list[float]:
+  """reward + overlong punishment + length_bonus * bonus within the group, for each episode.
+
+  Args:
+    rewards: root of the reward tree.
+    lengths: sampled tokens.
+    passed: the domain's verdict.
+    groups: group of each episode.
+    config: what to add.
+    max_new_tokens: the limit, where the configuration names none.
+  """
+  out = list(rewards)
+  if config.overlong_buffer is not None:
+    limit = config.overlong_length or max_new_tokens
+    penalties = overlong_penalties(
+      lengths, l_max=limit, buffer=config.overlong_buffer, factor=config.overlong_factor
+    )
+    out = [r + p for r, p in zip(out, penalties, strict=True)]
+  if config.length_bonus:
+    for group in dict.fromkeys(groups):
+      members = [i for i, g in enumerate(groups) if g == group]
+      bonuses = length_bonuses([lengths[i] for i in members], [passed[i] for i in members])
+      for i, bonus in zip(members, bonuses, strict=True):
+        out[i] += config.length_bonus * bonus
+  return out
 
 
 def overlong_penalties(

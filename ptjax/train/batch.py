@@ -1,23 +1,29 @@
-"""From graded episodes to micro-batches: advantages, returns, weights, packing."""
+"""From scored episodes to micro-batches: minibatches, weights, packing."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ptjax.algos.advantages import ADVANTAGES
 from ptjax.algos.aggregate import token_weights
-from ptjax.algos.gae import gae, place_outcome_reward
 from ptjax.core.types import Trajectory
 from ptjax.experience.packing import PackConfig, Packed, Rows, pack
-from ptjax.train.experiment import GAE, CriticConfig, RLConfig
 from ptjax.train.objectives import PolicyBatch, ValueBatch
-
-# E: trajectories of the batch. W: longest trajectory, in actions.
+from ptjax.train.rl_config import RLConfig
 
 PerAction = list[np.ndarray]  # for each trajectory an f32 array over its actions
+
+
+_PER_TRAJECTORY = (
+  "trajectories",
+  "advantages",
+  "old_logprobs",
+  "reference_logprobs",
+  "old_values",
+  "returns",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +37,8 @@ class Batch:
     reference_logprobs: under the reference; None without one.
     old_values: of the critic before the step; None without one.
     returns: what the critic should predict; None without one.
+    domain_shares: weight of every domain in the mixture, for the domain_balanced aggregation.
+    entropy_coef: weight of the entropy bonus where it changes from step to step; else None.
   """
 
   trajectories: Sequence[Trajectory]
@@ -39,6 +47,8 @@ class Batch:
   reference_logprobs: PerAction | None = None
   old_values: PerAction | None = None
   returns: PerAction | None = None
+  domain_shares: Mapping[str, float] | None = None
+  entropy_coef: float | None = None
 
   def take(self, keep: Sequence[int]) -> "Batch":
     """The batch of some of the trajectories."""
@@ -46,68 +56,9 @@ class Batch:
     def some(values: Any) -> Any:
       return None if values is None else [values[i] for i in keep]
 
-    return Batch(**{f.name: some(getattr(self, f.name)) for f in dataclasses.fields(self)})
-
-
-def group_advantages(trajectories: Sequence[Trajectory], estimator: str) -> PerAction:
-  """The advantage of each trajectory, on all its actions.
-
-  Where failed episodes left one member of a group, it has nothing to be compared with
-  and gets 0.
-  """
-  groups = [t.group for t in trajectories]
-  rewards = [t.reward for t in trajectories]
-  lengths = np.asarray([t.num_actions for t in trajectories])
-  single = [i for i, g in enumerate(groups) if groups.count(g) == 1]
-  # An estimator refuses groups of one, since in a configuration they are a mistake; a
-  # second member that does not count says that this one lost its peers.
-  padded = (
-    [*rewards, *(None for _ in single)],
-    [*groups, *(groups[i] for i in single)],
-    None,
-    np.concatenate([lengths, np.zeros(len(single), int)]),
-  )
-  values_E = ADVANTAGES[estimator](*padded)[: len(trajectories)]
-  return [np.full(n, a, np.float32) for a, n in zip(values_E, lengths, strict=True)]
-
-
-def critic_advantages(
-  trajectories: Sequence[Trajectory], values: PerAction, config: CriticConfig
-) -> tuple[PerAction, PerAction]:
-  """(advantages, returns) by GAE; the reward falls on the last action.
-
-  A scored episode is over, also one that met its length limit: the limit belongs to the
-  task, nothing comes after it.
-  """
-  lengths = [t.num_actions for t in trajectories]
-  width = 1 << max(max(lengths) - 1, 0).bit_length()  # few widths, few compilations
-  mask_EW = np.arange(width) < np.asarray(lengths)[:, None]
-  values_EW = np.zeros(mask_EW.shape, np.float32)
-  values_EW[mask_EW] = np.concatenate(values)
-  rewards_E = np.asarray([t.reward for t in trajectories], np.float32)
-  advantages_EW, returns_EW = jax.device_get(
-    _gae(rewards_E, values_EW, mask_EW, np.float32(config.gamma), np.float32(config.lam))
-  )
-  cut = lambda rows: [row[:n] for row, n in zip(rows, lengths, strict=True)]  # noqa: E731
-  return cut(advantages_EW), cut(returns_EW)
-
-
-@jax.jit
-def _gae(rewards_E, values_EW, mask_EW, gamma, lam):
-  def one(reward, values_W, mask_W):
-    token_rewards_W = place_outcome_reward(reward, mask_W)
-    return gae(token_rewards_W, values_W, mask_W, True, 0.0, gamma, lam)
-
-  return jax.vmap(one)(rewards_E, values_EW, mask_EW)
-
-
-def whiten(values: PerAction) -> PerAction:
-  """Advantages at mean 0 and standard deviation 1 over all actions of the batch."""
-  joined = np.concatenate(values).astype(np.float64)
-  mean, std = joined.mean(), joined.std(ddof=1) if len(joined) > 1 else 0.0
-  if np.all(np.abs(joined - mean) <= 1e-6 * max(1.0, np.abs(joined).max())):
-    return [np.zeros_like(v) for v in values]
-  return [((v - mean) / (std + 1e-6)).astype(np.float32) for v in values]
+    return dataclasses.replace(
+      self, **{name: some(getattr(self, name)) for name in _PER_TRAJECTORY}
+    )
 
 
 def minibatches(batch: Batch, config: RLConfig) -> Iterator[Batch]:
@@ -134,9 +85,15 @@ def first_of_groups(trajectories: Sequence[Trajectory], count: int | None) -> li
 def weights_of(batch: Batch, config: RLConfig, max_new_tokens: int) -> list[float]:
   """Share of each trajectory's actions in the loss of this (global) batch."""
   lengths = [t.num_actions for t in batch.trajectories]
-  return list(
-    token_weights(config.aggregation, lengths, l_max=max_new_tokens, constant=len(lengths))
+  weights_E = token_weights(
+    config.aggregation,
+    lengths,
+    l_max=max_new_tokens,
+    constant=len(lengths),
+    domains_E=[t.domain for t in batch.trajectories],
+    shares=batch.domain_shares,
   )
+  return list(weights_E)
 
 
 def policy_batches(
@@ -150,7 +107,8 @@ def policy_batches(
   """
   weights = weights_of(batch, config, max_new_tokens)
   keep = list(range(len(batch.trajectories)))
-  if not config.objective.kl_coef and not config.objective.entropy_coef:
+  bonus = config.objective.entropy_coef if batch.entropy_coef is None else batch.entropy_coef
+  if not config.objective.kl_in_loss and not bonus:
     keep = [i for i in keep if np.any(batch.advantages[i] != 0)]
   if not keep:
     return []
@@ -163,8 +121,13 @@ def policy_batches(
     behavior_BA=packed.spread([t.behavior_logprobs[t.action_mask] for t in part.trajectories]),
     old_BA=spread(part.old_logprobs),
     reference_BA=spread(part.reference_logprobs),
+    entropy_coef_B=_every_row(batch.entropy_coef, packed.rows.mask_BA.shape[0]),
   )
   return list(micro_batches(whole, packing.rows))
+
+
+def _every_row(value: float | None, num_rows: int) -> np.ndarray | None:
+  return None if value is None else np.full(num_rows, value, np.float32)
 
 
 def value_batches(
@@ -196,6 +159,3 @@ def packed_micro_batches(
   """For scoring: the packing, and its rows cut into micro-batches."""
   packed = pack(trajectories, packing)
   return packed, list(micro_batches(packed.rows, packing.rows))
-
-
-__all__ = ["GAE", "Batch", "critic_advantages", "group_advantages", "policy_batches"]

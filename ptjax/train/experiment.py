@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Literal
 
-from ptjax.algos.advantages import ADVANTAGES
-from ptjax.algos.aggregate import AGGREGATIONS
 from ptjax.checkpoint.manager import CheckpointConfig
 from ptjax.domains.catalog import DOMAINS
 from ptjax.evals.heldout import EvalConfig
@@ -14,10 +12,8 @@ from ptjax.experience.packing import PackConfig
 from ptjax.rollout.engine import EngineConfig
 from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
-from ptjax.train.objectives import PolicyObjective
 from ptjax.train.optimizer import OptimizerConfig
-
-GAE = "gae"
+from ptjax.train.rl_config import GAE, CriticConfig, EntropyControl, RLConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,121 +32,6 @@ class ModelConfig:
   matmul_dtype: Literal["float32", "bfloat16"] = "float32"
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
   remat: Literal["none", "dots", "full"] = "dots"
-
-
-@dataclasses.dataclass(frozen=True)
-class CriticConfig:
-  """A value network of its own, trained with the policy.
-
-  Attributes:
-    num_layers: its trunk is the policy's first layers; None takes all.
-    clip: half-width of the value clipping; None for none.
-    warmup_steps: steps at the start in which only the critic learns.
-    gamma: discount.
-    lam: lambda of GAE.
-    optimizer: its AdamW.
-    rules: its sharding rules.
-  """
-
-  num_layers: int | None = None
-  clip: float | None = 0.2
-  warmup_steps: int = 0
-  gamma: float = 1.0
-  lam: float = 1.0
-  optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
-  rules: Rules = Rules()
-
-  def __post_init__(self):
-    if self.num_layers is not None and self.num_layers < 1:
-      raise ValueError(f"critic.num_layers {self.num_layers} must be >= 1, or None for all")
-    for name in ("gamma", "lam"):
-      if not 0 <= getattr(self, name) <= 1:
-        raise ValueError(f"critic.{name} {getattr(self, name)} must be in [0, 1]")
-
-
-@dataclasses.dataclass(frozen=True)
-class RLConfig:
-  """One step: sample groups, score them, update.
-
-  Attributes:
-    num_steps: steps of the run.
-    prompts_per_step: tasks of a step.
-    group_size: episodes of a task.
-    advantages: a group estimator of `algos.advantages`, or gae with a critic.
-    aggregation: normaliser of the loss, see `algos.aggregate`.
-    objective: what the policy minimises.
-    epochs: passes over the batch of a step.
-    minibatches: updates of a pass.
-    reference: keep the starting policy as reference, to measure the KL; needed where
-      `objective.kl_coef` > 0.
-    kl_episodes: episodes of a group that the KL is measured on where it is not in the
-      loss; None takes all. A forward pass of the reference is a quarter of a step.
-    deterministic: a failure of the infrastructure stops the run (to be resumed) instead
-      of dropping the episode, so that the run depends on its configuration alone.
-    contract_every: steps between checks of the sampler against the trainer; step 0 is
-      always checked.
-    contract_tolerance: largest difference of a token's log-probs, in nats.
-  """
-
-  num_steps: int = 20
-  prompts_per_step: int = 8
-  group_size: int = 8
-  advantages: str = "grpo"
-  aggregation: str = "token_mean"
-  objective: PolicyObjective = PolicyObjective()
-  epochs: int = 1
-  minibatches: int = 1
-  reference: bool = False
-  kl_episodes: int | None = None
-  deterministic: bool = False
-  contract_every: int = 50
-  contract_tolerance: float = 0.02
-
-  def __post_init__(self):
-    for name in (
-      "num_steps",
-      "prompts_per_step",
-      "group_size",
-      "epochs",
-      "minibatches",
-      "contract_every",
-    ):
-      if getattr(self, name) < 1:
-        raise ValueError(f"rl.{name} {getattr(self, name)} must be >= 1")
-    if self.advantages != GAE and self.advantages not in ADVANTAGES:
-      raise ValueError(
-        f"rl.advantages {self.advantages!r} is unknown; use {GAE} or {', '.join(ADVANTAGES)}"
-      )
-    if self.advantages != GAE and self.group_size < 2:
-      raise ValueError(
-        f"rl.group_size {self.group_size}: {self.advantages} compares the episodes of a group, "
-        f"so it needs at least 2"
-      )
-    if self.aggregation not in AGGREGATIONS:
-      raise ValueError(
-        f"rl.aggregation {self.aggregation!r} is unknown; use one of {', '.join(AGGREGATIONS)}"
-      )
-    if self.prompts_per_step % self.minibatches:
-      raise ValueError(
-        f"rl.prompts_per_step {self.prompts_per_step} is not divisible by rl.minibatches "
-        f"{self.minibatches}; try {self.prompts_per_step // self.minibatches * self.minibatches}"
-      )
-    if self.kl_episodes is not None and self.kl_episodes < 1:
-      raise ValueError(f"rl.kl_episodes {self.kl_episodes} must be >= 1, or None for all")
-    if self.objective.kl_coef and self.kl_episodes is not None:
-      raise ValueError(
-        f"rl.kl_episodes {self.kl_episodes}: with kl_coef {self.objective.kl_coef} the loss needs "
-        f"the KL of every episode; set kl_episodes to None"
-      )
-    if self.objective.kl_coef and not self.reference:
-      raise ValueError(
-        f"rl.objective.kl_coef {self.objective.kl_coef} needs a reference; set rl.reference=True"
-      )
-
-  @property
-  def single_update(self) -> bool:
-    """Whether a batch is used for one update: the old policy then is the policy itself."""
-    return self.epochs * self.minibatches == 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,8 +101,32 @@ class Experiment:
         f"policy.max_new_tokens {self.policy.max_new_tokens} exceeds pack.actions "
         f"{self.pack.actions}: a long answer would fit no row; raise pack.actions"
       )
+    self.rl.shaping.check_length(self.policy.max_new_tokens)
+    if self.critic is not None and self.critic.bootstrap_truncated:
+      self._check_room_for_bootstrap()
     if self.engine.max_length > self.pack.length:
       raise ValueError(
         f"engine.max_length {self.engine.max_length} exceeds pack.length {self.pack.length}: "
         f"a long episode would fit no row; raise pack.length"
       )
+
+  def _check_room_for_bootstrap(self) -> None:
+    if (
+      self.policy.max_new_tokens + 1 > self.pack.actions
+      or self.engine.max_length + 1 > self.pack.length
+    ):
+      raise ValueError(
+        f"critic.bootstrap_truncated reads the value after the last token: pack.length "
+        f"{self.pack.length} must exceed engine.max_length {self.engine.max_length}, and "
+        f"pack.actions {self.pack.actions} policy.max_new_tokens {self.policy.max_new_tokens}"
+      )
+
+
+__all__ = [
+  "CriticConfig",
+  "EntropyControl",
+  "Experiment",
+  "ModelConfig",
+  "RLConfig",
+  "SandboxConfig",
+]

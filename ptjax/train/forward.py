@@ -39,6 +39,23 @@ def action_logprobs(
   hold numbers without meaning.
   """
   hidden_BAD = action_states(model, params, rows, constrain)
+  target_BA = jnp.asarray(rows.target_BA)
+  return state_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk)
+
+
+def state_logprobs(
+  model: DecoderConfig,
+  params: Params,
+  hidden_BAD: jax.Array,
+  target_BA: jax.Array,
+  sampling: SamplingConfig,
+  chunk: int,
+) -> tuple[jax.Array, jax.Array]:
+  """(logp_BA, entropy_BA) of the targets after given states; see `action_logprobs`.
+
+  The memory that it takes does not grow with vocabulary times slots: at any time the logits of
+  `chunk` slots a row exist, in the backward pass too.
+  """
 
   def some(hidden_BCD, target_BC):
     flat_AD = hidden_BCD.reshape(-1, model.d_model)
@@ -48,12 +65,22 @@ def action_logprobs(
       logits = jnp.where(support(logits, target_BC, sampling), logits, -jnp.inf)
     return logprobs_and_entropy(logits, target_BC, sampling.temperature)
 
-  num_slots = rows.target_BA.shape[1]
-  cuts = range(0, num_slots, chunk)
-  if len(cuts) > 1:
-    some = jax.checkpoint(some)
-  parts = [some(hidden_BAD[:, i : i + chunk], rows.target_BA[:, i : i + chunk]) for i in cuts]
-  logp_BA, entropy_BA = (jnp.concatenate(column, axis=1) for column in zip(*parts, strict=True))
+  rows, slots = target_BA.shape
+  if slots <= chunk:
+    return some(hidden_BAD, target_BA)
+  num_chunks = -(-slots // chunk)
+  missing = num_chunks * chunk - slots
+
+  def cut(x):
+    """[B, A, ...] to [chunks, B, C, ...]; what is added is dropped again below."""
+    x = jnp.pad(x, ((0, 0), (0, missing), *((0, 0) for _ in x.shape[2:])))
+    return x.reshape(rows, num_chunks, chunk, *x.shape[2:]).swapaxes(0, 1)
+
+  # A loop of the program, not of Python: the compiler may run unrolled chunks side by side, and
+  # on CPUs did.
+  one = jax.checkpoint(lambda pair: some(*pair))
+  parts = jax.lax.map(one, (cut(hidden_BAD), cut(target_BA)))
+  logp_BA, entropy_BA = (x.swapaxes(0, 1).reshape(rows, -1)[:, :slots] for x in parts)
   return logp_BA, entropy_BA
 
 

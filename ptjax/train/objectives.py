@@ -4,65 +4,27 @@ Both return (loss, metrics). The loss is this micro-batch's share of the loss of
 global batch: the weights hold the global normaliser, so shares simply add up.
 """
 
-import dataclasses
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from ptjax.algos.aggregate import weighted_sum
-from ptjax.algos.correction import mismatch_tokens
+from ptjax.algos.correction import CORRECTIONS, SEQUENCE_CORRECTIONS, mismatch_tokens
 from ptjax.algos.kl import kl_loss
+from ptjax.algos.negatives import drift_mask, sign_weights
 from ptjax.algos.policy_loss import POLICY_LOSSES, SEQUENCE_LOSSES
 from ptjax.algos.value_loss import value_loss
-from ptjax.core.masked import fill
+from ptjax.core.masked import as_float, fill
 from ptjax.core.metrics import Max, Mean
 from ptjax.experience.packing import Rows
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.train.forward import action_logprobs, action_values
+from ptjax.train.policy_objective import CLIPS, CorrectionConfig, PolicyObjective
 
 Array = jax.Array | np.ndarray  # NumPy until it is placed on the mesh
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicyObjective:
-  """What the policy minimises.
-
-  Attributes:
-    loss: ppo (clipped surrogate), gspo, cispo or reinforce.
-    clip_low: the ratio is clipped at 1 - clip_low.
-    clip_high: and at 1 + clip_high; DAPO's clip-higher sets it above clip_low.
-    dual_clip: bound c on the loss of unlikely bad tokens; None for none.
-    kl_coef: weight of the KL to the reference in the loss.
-    kl_estimator: k2 has the gradient of KL(policy || reference), k3 that of the reverse.
-    entropy_coef: weight of the entropy bonus.
-    logit_chunk: action slots of a row whose logits exist at a time.
-  """
-
-  loss: Literal["ppo", "gspo", "cispo", "reinforce"] = "ppo"
-  clip_low: float = 0.2
-  clip_high: float = 0.2
-  dual_clip: float | None = None
-  kl_coef: float = 0.0
-  kl_estimator: Literal["k2", "k3"] = "k2"
-  entropy_coef: float = 0.0
-  logit_chunk: int = 256
-
-  def __post_init__(self):
-    if not 0 < self.clip_low < 1 or not self.clip_high > 0:
-      raise ValueError(
-        f"clip_low {self.clip_low} must be in (0, 1) and clip_high {self.clip_high} > 0"
-      )
-    if self.dual_clip is not None and not self.dual_clip > 1:
-      raise ValueError(f"dual_clip {self.dual_clip} must be > 1, or None")
-    if self.dual_clip is not None and self.loss != "ppo":
-      raise ValueError(f"dual_clip belongs to the ppo loss, not to {self.loss!r}; set it to None")
-    if not self.kl_coef >= 0 or not self.entropy_coef >= 0:
-      raise ValueError(f"kl_coef {self.kl_coef} and entropy_coef {self.entropy_coef} must be >= 0")
-    if self.logit_chunk < 1:
-      raise ValueError(f"logit_chunk {self.logit_chunk} must be >= 1")
 
 
 class PolicyBatch(NamedTuple):
@@ -76,6 +38,8 @@ class PolicyBatch(NamedTuple):
     old_BA: log-prob under the policy before this batch's first update; None means the
       policy itself, the only update being the first.
     reference_BA: log-prob under the reference; None where no KL is in the loss.
+    entropy_coef_B: weight of the entropy bonus, the same in every row, where it changes from step
+      to step; None where `PolicyObjective.entropy_coef` holds.
   """
 
   rows: Rows
@@ -84,6 +48,7 @@ class PolicyBatch(NamedTuple):
   behavior_BA: Array
   old_BA: Array | None
   reference_BA: Array | None
+  entropy_coef_B: Array | None = None
 
 
 class ValueBatch(NamedTuple):
@@ -104,18 +69,34 @@ def policy_loss(
   sampling: SamplingConfig,
   constrain: Constrain,
 ):
-  """sum over actions of weight * (surrogate + kl_coef KL - entropy_coef H), and metrics."""
-  mask_BA = batch.rows.mask_BA
+  """`action_loss` of the policy's log-probs and entropies at the actions of the batch."""
   logp_BA, entropy_BA = action_logprobs(
     model, params, batch.rows, sampling, chunk=objective.logit_chunk, constrain=constrain
   )
-  logp_BA, entropy_BA = fill(logp_BA, mask_BA), fill(entropy_BA, mask_BA)
+  return action_loss(objective, logp_BA, entropy_BA, batch)
+
+
+def action_loss(objective: PolicyObjective, logp_BA, entropy_BA, batch: PolicyBatch):
+  """sum over actions of weight * (factors * surrogate + kl_coef KL - entropy_coef H), and metrics.
+
+  The factors are constants: the correction for the sampler, the weight of the sign of the
+  advantage, the mask of drift. What stands in unused slots reaches neither value nor gradient.
+  """
+  mask_BA = batch.rows.mask_BA
+  # A ratio of a sequence would carry the gradient of an unused slot to the others.
+  batch = batch._replace(advantages_BA=fill(batch.advantages_BA, mask_BA))
+  logp_BA, entropy_BA = fill(as_float(logp_BA), mask_BA), fill(as_float(entropy_BA), mask_BA)
   now_BA = jax.lax.stop_gradient(logp_BA)
   old_BA = now_BA if batch.old_BA is None else batch.old_BA
   loss_BA, aux = _surrogate(objective, logp_BA, old_BA, batch)
-  if objective.kl_coef:
-    loss_BA += objective.kl_coef * kl_loss(logp_BA, batch.reference_BA, objective.kl_estimator)
-  if objective.entropy_coef:
+  constants, constant_metrics = _constants(objective, now_BA, old_BA, batch)
+  for constant_BA in constants:
+    loss_BA *= constant_BA
+  if objective.kl_in_loss:
+    loss_BA += objective.kl_coef * kl_loss(logp_BA, batch.reference_BA, objective.estimator)
+  if batch.entropy_coef_B is not None:
+    loss_BA -= batch.entropy_coef_B[:, None] * entropy_BA
+  elif objective.entropy_coef:
     loss_BA -= objective.entropy_coef * entropy_BA
   loss = weighted_sum(loss_BA, batch.weights_BA, mask_BA)
 
@@ -128,28 +109,49 @@ def policy_loss(
     "mismatch/kl": Mean.of(gap["kl_k3"], mask_BA),
     "mismatch/ratio_max": Max.of(gap["ratio"], mask_BA),
   }
-  return loss, metrics
+  return loss, metrics | constant_metrics
+
+
+def _segments(batch: PolicyBatch) -> dict:
+  """Which sequence each slot belongs to, as the functions of `algos` want it."""
+  num_segments = batch.rows.mask_BA.shape[1]
+  return {"segment_ids": batch.rows.sequence_BA, "num_segments": num_segments}
 
 
 def _surrogate(objective: PolicyObjective, logp_BA, old_BA, batch: PolicyBatch):
   """Loss and clip indicators of each action."""
-  settings = {
-    "ppo": {
-      "clip_low": objective.clip_low,
-      "clip_high": objective.clip_high,
-      "dual_clip": objective.dual_clip,
-    },
-    "gspo": {"clip_low": objective.clip_low, "clip_high": objective.clip_high},
-    "cispo": {"clip_high": objective.clip_high},
-    "reinforce": {},
-  }[objective.loss]
+  settings = {name: getattr(objective, name) for name in sorted(CLIPS[objective.loss])}
   if objective.loss in SEQUENCE_LOSSES:
-    settings |= {
-      "mask": batch.rows.mask_BA,
-      "segment_ids": batch.rows.sequence_BA,
-      "num_segments": batch.rows.mask_BA.shape[1],
-    }
+    settings |= {"mask": batch.rows.mask_BA} | _segments(batch)
   return POLICY_LOSSES[objective.loss](logp_BA, old_BA, batch.advantages_BA, **settings)
+
+
+def _constants(objective: PolicyObjective, now_BA, old_BA, batch: PolicyBatch):
+  """Constant factors of the surrogate, each at most once, and metrics of them."""
+  mask_BA, factors, metrics = batch.rows.mask_BA, [], {}
+  correction = objective.correction
+  if correction.kind != "none":
+    extra = _segments(batch) if correction.kind in SEQUENCE_CORRECTIONS else {}
+    correct = CORRECTIONS[correction.kind]
+    weight_BA = correct(old_BA, batch.behavior_BA, mask_BA, **correction.settings, **extra)
+    factors.append(weight_BA)
+    metrics["correction/weight_mean"] = Mean.of(weight_BA, mask_BA)
+    metrics["correction/dropped_frac"] = Mean.of(weight_BA == 0, mask_BA)
+  if (objective.positive_weight, objective.negative_weight) != (1.0, 1.0):
+    signs = objective.positive_weight, objective.negative_weight
+    factors.append(sign_weights(batch.advantages_BA, *signs))
+  if objective.negative_drift is not None:
+    keep_BA = drift_mask(
+      now_BA,
+      batch.behavior_BA,
+      batch.advantages_BA,
+      mask_BA,
+      **_segments(batch),
+      limit=objective.negative_drift,
+    )
+    factors.append(keep_BA)
+    metrics["policy/negative_drift_frac"] = Mean.of(keep_BA == 0, mask_BA)
+  return factors, metrics
 
 
 def critic_loss(
@@ -170,3 +172,13 @@ def critic_loss(
     "value/mean": Mean.of(jax.lax.stop_gradient(values_BA), mask_BA),
   }
   return weighted_sum(loss_BA, batch.weights_BA, mask_BA), metrics
+
+
+__all__ = [
+  "CorrectionConfig",
+  "PolicyBatch",
+  "PolicyObjective",
+  "ValueBatch",
+  "critic_loss",
+  "policy_loss",
+]

@@ -8,16 +8,27 @@ from typing import Any
 import jax
 import numpy as np
 
-from ptjax.core.types import Trajectory
+from ptjax.algos.entropy import EntropyState, control_entropy
+from ptjax.core.types import Outcome, Trajectory
 from ptjax.envs.environment import Split
 from ptjax.experience.collect import EpisodeSpec, Played, collect
+from ptjax.experience.groups import Sampled, sample_groups
 from ptjax.experience.mixture import Mixture, task_seed
 from ptjax.train import batch as batches
-from ptjax.train.batch import Batch
+from ptjax.train import estimate
+from ptjax.train.batch import Batch, PerAction
 from ptjax.train.contract import check_contract
+from ptjax.train.experiment import Experiment
 from ptjax.train.networks import TrainState
+from ptjax.train.rl_config import GAE, REINFORCE_PP
 from ptjax.train.session import Session
-from ptjax.train.telemetry import Stopwatch, batch_metrics, kl_metric, rollout_metrics
+from ptjax.train.telemetry import (
+  Stopwatch,
+  batch_metrics,
+  kl_metric,
+  rollout_metrics,
+  sampling_metrics,
+)
 
 OnStep = Callable[["RLState", dict[str, Any], list[Played]], None]
 
@@ -35,12 +46,21 @@ class RLState:
     policy: the policy and its optimiser.
     critic: the critic and its optimiser; None without one.
     mixture: how many tasks each domain has set.
+    entropy: of the adaptive entropy control; None without one.
   """
 
   step: int
   policy: TrainState
   critic: TrainState | None
   mixture: Mixture
+  entropy: EntropyState | None = None
+
+
+def initial_entropy(experiment: Experiment) -> EntropyState | None:
+  """The state of the entropy control at step 0."""
+  if experiment.rl.entropy is None:
+    return None
+  return EntropyState(experiment.rl.objective.entropy_coef)
 
 
 def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
@@ -51,28 +71,58 @@ def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
     session.engine.set_weights(state.policy.params, state.step)
 
     with watch.phase("rollout"):
-      played = play_step(session, state)
-      trajectories = [p.trajectory(e.seed) for p in played if p.trainable]
+      sampled = play_step(session, state)
+      trajectories = [p.trajectory(e.seed) for p in sampled.kept if trains(e, p)]
 
     with watch.phase("score"):
-      batch, metrics = prepare(session, state, trajectories)
+      fresh = [t for t in trajectories if staleness(t, state.step) <= e.rl.max_staleness]
+      batch, metrics = prepare(session, state, fresh)
 
     with watch.phase("train"):
       policy, critic, update_metrics = update(session, state, batch)
       jax.block_until_ready(policy.params)
 
-    state = RLState(state.step + 1, policy, critic, state.mixture)
-    metrics |= rollout_metrics(played) | update_metrics
-    metrics |= watch.metrics(trajectories)
-    on_step(state, metrics, played)
+    entropy = next_entropy(e, state.entropy, update_metrics)
+    state = RLState(state.step + 1, policy, critic, state.mixture, entropy)
+    metrics |= rollout_metrics(sampled.played) | update_metrics
+    metrics |= sampling_metrics(sampled, stale=len(trajectories) - len(fresh))
+    metrics |= watch.metrics(fresh)
+    on_step(state, metrics, sampled.played)
   return state
 
 
-def play_step(session: Session, state: RLState) -> list[Played]:
+def trains(e: Experiment, played: Played) -> bool:
+  """Whether an episode may train: scored, or cut off where the critic's value stands in."""
+  cut = played.grade.outcome is Outcome.TRUNCATED and "" not in played.grade.rewards
+  bootstrapped = e.critic is not None and e.critic.bootstrap_truncated and cut
+  return played.trainable or bootstrapped
+
+
+def staleness(trajectory: Trajectory, step: int) -> int:
+  """Steps since the oldest of its tokens was sampled."""
+  return step - int(trajectory.policy_versions[trajectory.action_mask].min())
+
+
+def play_step(session: Session, state: RLState) -> Sampled:
   """Draws this step's tasks and plays a group of episodes on each."""
   e = session.experiment
+  if e.rl.dynamic_sampling is None:
+    played = play_groups(session, state, 0, e.rl.prompts_per_step, 0)
+    return Sampled(played, played, {}, rounds=1, missing=0)
+  return sample_groups(
+    lambda *which: play_groups(session, state, *which),
+    e.rl.prompts_per_step,
+    e.rl.dynamic_sampling,
+  )
+
+
+def play_groups(
+  session: Session, state: RLState, number: int, count: int, first_group: int
+) -> list[Played]:
+  """Plays the groups of one rollout of a step; `number` counts the rollouts of the step."""
+  e = session.experiment
   specs = []
-  for group, draw in enumerate(state.mixture.draw(e.rl.prompts_per_step)):
+  for group, draw in enumerate(state.mixture.draw(count), start=first_group):
     split: Split = "train"
     task = session.domains[draw.domain].make_task(task_seed(e.seed, draw.domain, draw.index), split)
     for _ in range(e.rl.group_size):
@@ -85,10 +135,10 @@ def play_step(session: Session, state: RLState) -> list[Played]:
       specs,
       session.services,
       e.policy,
-      seed=sampling_seed(e.seed, state.step),
+      seed=sampling_seed(e.seed, state.step, number),
     )
   )
-  lost = [p for p in played if not p.trainable]
+  lost = [p for p in played if not trains(e, p)]
   if lost and e.rl.deterministic:
     raise InfrastructureError(
       f"step {state.step}: episode {lost[0].spec.index} of domain {lost[0].spec.task.domain} "
@@ -114,6 +164,8 @@ def prepare(
     metrics["mismatch/max_gap"] = check_contract(
       trajectories, old, e.rl.contract_tolerance, session.template.tokenizer
     )
+  if e.rl.objective.old_policy == "sampler":
+    old = [t.behavior_logprobs[t.action_mask] for t in trajectories]
   reference = None
   if e.rl.reference:
     measured = batches.first_of_groups(trajectories, e.rl.kl_episodes)
@@ -121,17 +173,73 @@ def prepare(
     scores = session.logprobs(session.start, some)
     metrics["policy/kl"] = kl_metric(some, scores)
     reference = scores if e.rl.objective.kl_coef else None
-  values, returns = None, None
-  if session.critic is not None and state.critic is not None:
-    values = session.values(session.critic, state.critic.params, trajectories)
-    advantages, returns = batches.critic_advantages(trajectories, values, session.critic.config)
-    advantages = batches.whiten(advantages)
-  else:
-    advantages = batches.group_advantages(trajectories, e.rl.advantages)
+  advantages, values, returns = estimates(session, state, trajectories, reference)
+  needs_old = not e.rl.single_update or e.rl.objective.old_policy == "sampler"
   batch = Batch(
-    trajectories, advantages, None if e.rl.single_update else old, reference, values, returns
+    trajectories,
+    advantages,
+    old if needs_old else None,
+    reference if e.rl.objective.kl_in_loss else None,
+    values,
+    returns,
+    domain_shares={d.name: d.weight for d in e.domains},
+    entropy_coef=None if state.entropy is None else state.entropy.applied,
   )
   return batch, metrics | batch_metrics(batch)
+
+
+def estimates(
+  session: Session, state: RLState, trajectories: list[Trajectory], reference: PerAction | None
+) -> tuple[PerAction, PerAction | None, PerAction | None]:
+  """(advantages, old values, returns); the last two are None without a critic."""
+  rl = session.experiment.rl
+  rewards = estimate.outcome_rewards(trajectories, rl, session.experiment.policy.max_new_tokens)
+  penalties = None
+  if rl.objective.kl_in_reward and reference is not None:
+    penalties = estimate.kl_penalties(trajectories, reference, rl)
+  if rl.advantages == GAE and session.critic is not None and state.critic is not None:
+    values, bootstraps = state_values(session, state, trajectories)
+    config = session.critic.config
+    advantages, returns = estimate.critic_advantages(
+      trajectories, values, config, rewards, penalties, bootstraps
+    )
+    return estimate.whiten(advantages), values, returns
+  if rl.advantages == REINFORCE_PP:
+    return (
+      estimate.token_return_advantages(trajectories, rewards, penalties, rl.gamma),
+      None,
+      None,
+    )
+  if penalties is not None:
+    rewards = [r - float(p.sum()) for r, p in zip(rewards, penalties, strict=True)]
+  trees = {name: domain.rewards for name, domain in session.domains.items()}
+  return estimate.group_advantages(trajectories, rl.advantages, rewards, trees), None, None
+
+
+def state_values(
+  session: Session, state: RLState, trajectories: list[Trajectory]
+) -> tuple[PerAction, list[float | None]]:
+  """The critic's value before each action, and after the last one where no verdict ends it."""
+  if session.critic is None or state.critic is None:
+    raise ValueError("values need a critic")
+  cut = ["" not in t.rewards for t in trajectories]
+  probed = [estimate.with_probe(t) if c else t for t, c in zip(trajectories, cut, strict=True)]
+  values = session.values(session.critic, state.critic.params, probed)
+  bootstraps = [float(v[-1]) if c else None for v, c in zip(values, cut, strict=True)]
+  return [v[:-1] if c else v for v, c in zip(values, cut, strict=True)], bootstraps
+
+
+def next_entropy(
+  e: Experiment, state: EntropyState | None, metrics: dict[str, Any]
+) -> EntropyState | None:
+  """The entropy control after a step; as it was where the policy took no update."""
+  if state is None or e.rl.entropy is None or "policy/entropy" not in metrics:
+    return state
+  entropy = float(metrics["policy/entropy"].compute())
+  control = e.rl.entropy
+  return control_entropy(
+    state, entropy, target=control.target, step=control.step, limit=control.limit
+  )
 
 
 def check_finite(trajectories: list[Trajectory], step: int) -> None:
@@ -173,9 +281,10 @@ def _named(metrics: dict[str, Any], owner: str) -> dict[str, Any]:
   return {f"{owner}/{k}" if k in own else k: value for k, value in metrics.items()}
 
 
-def sampling_seed(seed: int, step: int) -> int:
-  """Seed of all sampling of a step, 32 bits."""
-  return int(np.random.SeedSequence([seed, step, 0x5A]).generate_state(1)[0])
+def sampling_seed(seed: int, step: int, number: int = 0) -> int:
+  """Seed of all sampling of a rollout, 32 bits; `number` counts the rollouts of the step."""
+  words = [seed, step, 0x5A] + ([number] if number else [])
+  return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
 class PreemptionFlag:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from ptjax.algos.entropy import EntropyState
 from ptjax.checkpoint.manager import Checkpoints, check_model
 from ptjax.core.config import config_hash
 from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize, write_jsonl
@@ -16,7 +17,8 @@ from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
 from ptjax.models.decoder import Params
 from ptjax.train.experiment import Experiment
-from ptjax.train.rl import PreemptionFlag, RLState, train
+from ptjax.train.manifest import write_run_manifest
+from ptjax.train.rl import PreemptionFlag, RLState, initial_entropy, train
 from ptjax.train.session import Session, open_session
 
 _SAMPLES_PER_STEP = 4
@@ -56,6 +58,7 @@ def run(experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILE
   with contextlib.ExitStack() as stack:
     observer.on_status("loading the model and starting the sandboxes")
     session = stack.enter_context(open_session(experiment, workdir))
+    write_run_manifest(session, workdir)
     checkpoints = Checkpoints(workdir, experiment.checkpoint)
     stack.callback(checkpoints.close)
     state = restore(session, checkpoints, observer)
@@ -192,6 +195,7 @@ def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
     "model": _model_record(session),
     "config_hash": config_hash(session.experiment),
     "mixture": state.mixture.state(),
+    "entropy": state.entropy,
     "jax": jax.__version__,
   }
   arrays = {"policy": state.policy, "critic": state.critic}
@@ -217,11 +221,15 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   policy, critic = session.init_policy(), session.init_critic()
   step = checkpoints.latest()
   if step is None:
-    return RLState(0, policy, critic, mixture)
+    return RLState(0, policy, critic, mixture, initial_entropy(session.experiment))
   meta = checkpoints.meta(step)
   check_model(meta["model"], _model_record(session), checkpoints.path(step))
   like = {"policy": policy, "critic": critic}
   arrays = checkpoints.restore(step, {k: v for k, v in like.items() if v is not None})
   mixture.restore(meta["mixture"])
   observer.on_status(f"resumed from step {step}")
-  return RLState(step, arrays["policy"], arrays.get("critic"), mixture)
+  # A control that the checkpoint does not know yet starts now.
+  entropy = initial_entropy(session.experiment)
+  if entropy is not None and meta.get("entropy") is not None:
+    entropy = EntropyState(*meta["entropy"])
+  return RLState(step, arrays["policy"], arrays.get("critic"), mixture, entropy)

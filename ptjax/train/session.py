@@ -12,20 +12,19 @@ import numpy as np
 
 from ptjax.core.types import Trajectory
 from ptjax.data.chat_template import ChatTemplate
-from ptjax.data.tokenizer import load_tokenizer
 from ptjax.domains.catalog import DOMAINS
 from ptjax.domains.domain import Domain
 from ptjax.envs.environment import Services
 from ptjax.experience.packing import PackConfig
-from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.models.importer import load_pretrained
+from ptjax.rewards.reward_model import critic_start, load_reward_model
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
 from ptjax.train.batch import PerAction, packed_micro_batches
 from ptjax.train.experiment import CriticConfig, Experiment
 from ptjax.train.forward import action_logprobs, action_values
+from ptjax.train.loading import check_rows, load_model
 from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
 from ptjax.train.objectives import critic_loss, policy_loss
 from sandbox_runner import Pool, PoolConfig
@@ -78,10 +77,14 @@ class Session:
     return self.policy.init(jax.tree.map(jax.numpy.copy, self.start))
 
   def init_critic(self) -> TrainState | None:
-    """The critic at update 0: its trunk starts as the policy's first layers."""
+    """The critic at update 0: its trunk starts as the policy's first layers, or all of it as the
+    reward model that the configuration names."""
     if self.critic is None:
       return None
-    params = critic_params(self.start, self.critic.model.num_layers)
+    if self.critic.config.reward_model is None:
+      params = critic_params(self.start, self.critic.model.num_layers)
+    else:
+      params = critic_start(load_reward_model(self.critic.config.reward_model), self.critic.model)
     placed = self.critic.layout.place(params, critic_axes(self.critic.model))
     return self.critic.trainer.init(jax.tree.map(jax.numpy.copy, placed))
 
@@ -133,19 +136,8 @@ def open_session(
   """
   e = experiment
   mesh = make_mesh(e.mesh)
-  check_rows(e, Layout(mesh, e.rules))
-  pretrained = load_pretrained(e.model.source)
-  model = dataclasses.replace(
-    pretrained.config,
-    matmul_dtype=e.model.matmul_dtype,
-    activation_dtype=e.model.activation_dtype,
-    remat=e.model.remat,
-    merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
-    ff_parts=1 if any(mesh.shape[a] > 1 for a in e.rules.ff) else pretrained.config.ff_parts,
-  )
-  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
-  layout = Layout(mesh, e.rules)
-  start = layout.place(pretrained.params, decoder.logical_axes(model))
+  check_rows(e.pack, Layout(mesh, e.rules))
+  loaded = load_model(e.model, mesh, e.rules)
   domains = {d.name: DOMAINS[d.name]() for d in e.domains}
   pool = PoolConfig(
     backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
@@ -154,17 +146,17 @@ def open_session(
   with asyncio.Runner() as runner, _sandboxes(pool if needed else None, runner) as sandbox:
     yield Session(
       experiment=e,
-      model=model,
-      model_hash=pretrained.content_hash,
-      template=template,
+      model=loaded.model,
+      model_hash=loaded.content_hash,
+      template=loaded.template,
       domains=domains,
       services=Services(sandbox),
-      engine=Engine(e.engine, model, template.tokenizer),
-      policy=_policy_trainer(e, model, layout),
-      policy_layout=layout,
-      start=start,
+      engine=Engine(e.engine, loaded.model, loaded.template.tokenizer),
+      policy=_policy_trainer(e, loaded.model, loaded.layout),
+      policy_layout=loaded.layout,
+      start=loaded.start,
       runner=runner,
-      critic=_critic(e, model, mesh),
+      critic=_critic(e, loaded.model, mesh),
     )
 
 
@@ -181,14 +173,6 @@ def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Po
     yield pool
   finally:
     runner.run(pool.__aexit__(None, None, None))
-
-
-def check_rows(e: Experiment, layout: Layout) -> None:
-  """Raises ValueError where the rows of a micro-batch do not divide over the batch axes."""
-  try:
-    layout.rules.sharding(layout.mesh, ("batch",), (e.pack.rows,))
-  except ValueError as error:
-    raise ValueError(f"pack.rows {e.pack.rows}: {error}") from error
 
 
 def _policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout) -> Trainer:
@@ -213,7 +197,7 @@ def _critic(e: Experiment, model: DecoderConfig, mesh: jax.sharding.Mesh) -> Cri
       f"starts from"
     )
   # Without an output matrix: a scalar head takes its place.
-  trunk = dataclasses.replace(model, num_layers=depth, tie_embeddings=True)
+  trunk = dataclasses.replace(model.first(depth), tie_embeddings=True)
   layout = Layout(mesh, e.critic.rules)
   loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches

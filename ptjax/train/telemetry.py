@@ -12,6 +12,7 @@ from ptjax.algos.value_loss import explained_variance
 from ptjax.core.metrics import Max, Mean, Min, Std
 from ptjax.core.types import FinishReason, Outcome, Trajectory
 from ptjax.experience.collect import Played
+from ptjax.experience.groups import Sampled, by_group
 from ptjax.rollout.engine import EngineStats
 from ptjax.train.batch import Batch, PerAction
 
@@ -53,15 +54,25 @@ def _domain_metrics(name: str, members: Sequence[Played]) -> dict[str, Any]:
 
 
 def _group_metrics(scored: Sequence[Played]) -> dict[str, Any]:
-  groups: dict[int, list[Played]] = {}
-  for p in scored:
-    groups.setdefault(p.spec.group, []).append(p)
+  groups = by_group(scored)
   spreads = [np.ptp([p.grade.rewards[""] for p in members]) for members in groups.values()]
   solved = [np.mean([p.grade.passed for p in members]) for members in groups.values()]
   return {
     "groups/zero_std_frac": Mean.of(np.asarray([float(s <= 1e-6) for s in spreads])),
     "groups/solve_rate": Mean.of(np.asarray(solved, np.float64)),
   }
+
+
+def sampling_metrics(sampled: Sampled, stale: int) -> dict[str, float]:
+  """Groups dropped by reason where sampling is dynamic, and episodes dropped for their age."""
+  metrics: dict[str, float] = {"rollout/stale": float(stale)} if stale else {}
+  if sampled.dropped:
+    metrics |= {f"groups/dropped_{reason}": float(n) for reason, n in sampled.dropped.items()}
+    metrics |= {
+      "groups/rounds": float(sampled.rounds),
+      "groups/missing": float(sampled.missing),
+    }
+  return metrics
 
 
 def batch_metrics(batch: Batch) -> dict[str, Any]:
@@ -79,6 +90,8 @@ def batch_metrics(batch: Batch) -> dict[str, Any]:
     explained = float(explained_variance(values, returns, mask))
     metrics["value/explained_variance"] = explained
     metrics["value/return_mean"] = Mean.of(returns)
+  if batch.entropy_coef is not None:
+    metrics["policy/entropy_coef"] = batch.entropy_coef
   return metrics
 
 

@@ -14,7 +14,8 @@ from sandbox_runner.types import Limits
 GUEST_DIRECTORY = Path(__file__).parent.parent / "guest"
 # Each imports only from those before it.
 GUEST_MODULES = (
-  *("frames", "boxes", "files", "image", "launch", "task", "watch", "terminal", "supervisor"),
+  *("frames", "kernel", "boxes", "files", "image"),
+  *("newborn", "task", "watch", "terminal", "supervisor"),
 )
 # Reads unbuffered, so that it takes not a byte of the first frame, which follows the source.
 BOOTSTRAP = """import json, os, sys, types

@@ -5,75 +5,51 @@ writable directory: nothing of a task can outlive its box, so there is nothing t
 for sandboxes without the right to make namespaces (docker): it kills every other process of the
 sandbox and empties the writable directories, and raises if it cannot.
 
-A box's end has steps, between which its files can be read: `end_processes`, `forget` (all that has
-to be gone before the host is told), and `replace`, which gives the box of the next task. With
-`keep` its files are still there.
+A box's end has steps, between which its files can be read: `main_has_ended`, `end_processes`,
+`forget` (all that has to be gone before the host is told), and `replace`, which gives the box of
+the next task. With `keep` its files are still there.
 """
 
 import contextlib
-import ctypes
 import errno
 import os
 import select
 import signal
 import stat
 
-TASK_ID = 65534  # the user and group of every task
-FIRST_FD, LAST_FD = 3, 4096
-WRITABLE = ("/work", "/tmp", "/dev/shm")
-CLONE_NEWNS, CLONE_NEWIPC = 0x00020000, 0x08000000
-CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 2, 4, 8, 32, 4096
-PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_DUMPABLE = 1, 2, 4
+from sandbox_runner.guest.kernel import (
+  CLONE_NEWIPC,
+  CLONE_NEWNS,
+  CLONE_NEWPID,
+  CLONE_NEWUSER,
+  FIRST_FD,
+  LAST_FD,
+  MNT_DETACH,
+  MS_BIND,
+  MS_NODEV,
+  MS_NOEXEC,
+  MS_NOSUID,
+  MS_REMOUNT,
+  TASK_ID,
+  bare_fork,
+  bytes_used,
+  check,
+  count_tasks,
+  count_threads,
+  enter_namespaces,
+  has_ipc_objects,
+  last_number,
+  libc,
+  mount,
+  patiently,
+  remove_ipc_objects,
+  write_text,
+)
 
-MNT_DETACH = 2
+WRITABLE = ("/work", "/tmp", "/dev/shm")
 FIRST_IN_BOX = 2  # the number of the main process; the first is the box's own
 ANSWER_S = 0.1
-THREADS_FIELD = 17  # of /proc/PID/stat, counted from the state
-SYSINFO_TASKS = 80  # where struct sysinfo has the number of tasks, on 64-bit machines
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def check(result, what):
-  """Raises OSError for a libc call that returned -1."""
-  if result == -1:
-    code = ctypes.get_errno()
-    raise OSError(code, f"{what}: {os.strerror(code)}")
-
-
-def prctl(option, *args):
-  words = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in args]
-  check(libc.prctl(option, *words, *[ctypes.c_ulong(0)] * (4 - len(words))), f"prctl {option}")
-
-
-def mount(source, target, kind, flags, data=None):
-  encoded = [x.encode() if x else None for x in (source, target, kind)]
-  check(libc.mount(*encoded, ctypes.c_ulong(flags), data and data.encode()), f"mount {target}")
-
-
-@contextlib.contextmanager
-def as_task_user():
-  """Files are opened and read as the task's user in here.
-
-  At a change of user the kernel forgets the signal that this process is to get when its launcher
-  dies, so that is set again.
-  """
-  death = ctypes.c_int()
-  prctl(PR_GET_PDEATHSIG, ctypes.byref(death))
-  libc.setfsgid(TASK_ID)
-  libc.setfsuid(TASK_ID)
-  try:
-    yield
-  finally:
-    libc.setfsuid(0)
-    libc.setfsgid(0)
-    prctl(PR_SET_PDEATHSIG, death.value)
-
-
-def write_text(path, text):
-  with open(path, "w") as f:
-    f.write(text)
+END_ORDER, DONE = b"end", b"done"  # to and from the first process of a box
 
 
 class NamespaceBox:
@@ -84,45 +60,73 @@ class NamespaceBox:
   def __init__(self, setup, predecessor=None):
     self.setup, self.own_users = setup, setup["own_users"]
     self.disk_mb = predecessor.disk_mb if predecessor else setup["disk_mb"]
-    outer = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    self.first, self.is_ending = FIRST_IN_BOX, False
+    self.outer_proc = os.stat("/proc").st_dev
     self.answer, answer_end = os.pipe()
     asked_end, self.asked = os.pipe()
-    check(libc.unshare(CLONE_NEWPID), "unshare pid")
-    self.init = os.fork()
-    if self.init == 0:
-      self._hold(asked_end, answer_end, predecessor)
-    check(libc.setns(outer, CLONE_NEWPID), "setns pid")
-    for fd in (outer, answer_end, asked_end):
+    # All is made in here that can be, and not in the box's first process: there each call would
+    # copy pages. It inherits the namespaces, and that its children leave no zombies.
+    with self._away():
+      if predecessor:
+        check(libc.setns(predecessor.spaces[1], CLONE_NEWNS), "setns mounts")
+      check(libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID), "unshare")
+      if predecessor:
+        check(libc.umount2(b"/proc", MNT_DETACH), "umount /proc")
+      else:
+        self._mount_writable()
+      on_child = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+      self.init = patiently(bare_fork)
+      if self.init == 0:
+        try:
+          self._hold(asked_end, answer_end)
+        finally:
+          os._exit(1)
+      signal.signal(signal.SIGCHLD, on_child)
+      names = ("pid_for_children", "mnt", "ipc")
+      self.spaces = [os.open(f"/proc/self/ns/{n}", os.O_RDONLY) for n in names]
+      self.work = os.open("/work", os.O_RDONLY | os.O_DIRECTORY)
+    for fd in (answer_end, asked_end):
       os.close(fd)
-    if not os.read(self.answer, 1):
-      raise OSError("the namespaces of a box could not be made")
-    names = ("pid", "mnt", "ipc")
-    self.spaces = [os.open(f"/proc/{self.init}/ns/{n}", os.O_RDONLY) for n in names]
-    self.work = os.open(f"/proc/{self.init}/root/work", os.O_RDONLY | os.O_DIRECTORY)
 
-  def _hold(self, asked, answer, predecessor):
+  @contextlib.contextmanager
+  def _away(self):
+    """This process is in other namespaces, or has its children in them, and comes back."""
+    own = [os.open(f"/proc/self/ns/{n}", os.O_RDONLY) for n in ("pid", "mnt", "ipc")]
+    pid = os.getpid()
+    try:
+      yield
+    finally:
+      if os.getpid() == pid:
+        enter_namespaces(own)
+        for fd in own:
+          os.close(fd)
+
+  def _hold(self, asked, answer):
     """The first process of the box. It leaves all signals alone, and the kernel reaps for it.
 
-    When asked, it says which number its namespace gave to a process or thread last.
+    It takes two orders: a size for the box's file system, and to end the box. Then it kills all
+    others, which can start no more once that signal waits for them, and says which number its
+    namespace gave to a process or thread last, when it has no child any more. Whoever loses its
+    parent becomes one.
     """
-    prctl(PR_SET_DUMPABLE, 1)  # so that the supervisor may open its namespaces
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    if predecessor:
-      check(libc.setns(predecessor.spaces[1], CLONE_NEWNS), "setns mounts")
-    check(libc.unshare(CLONE_NEWNS | CLONE_NEWIPC), "unshare mounts")
-    if predecessor:
-      check(libc.umount2(b"/proc", MNT_DETACH), "umount /proc")
-    else:
-      self._mount_writable()
-    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    os.write(answer, b"1")
     keep = [os.dup2(fd, FIRST_FD + i) for i, fd in enumerate(sorted((asked, answer)))]
     asked, answer = keep if asked < answer else keep[::-1]
     os.closerange(FIRST_FD + 2, LAST_FD)
-    while os.read(asked, 1):
-      os.write(answer, last_number())
-    while True:
-      signal.pause()
+    while (order := os.read(asked, 32)) not in (END_ORDER, b""):
+      os.write(answer, self._remount(int(order)))
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(-1, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+      while True:
+        os.waitpid(-1, 0)
+    os.write(answer, last_number())
+
+  def _remount(self, disk_mb):
+    try:
+      mount(None, "/box", None, MS_REMOUNT | MS_NOSUID | MS_NODEV, self._size(disk_mb))
+    except OSError as e:
+      return str(e).encode()
+    return DONE
 
   def _mount_writable(self):
     mount("tmpfs", "/box", "tmpfs", MS_NOSUID | MS_NODEV, self._size(self.disk_mb))
@@ -137,27 +141,35 @@ class NamespaceBox:
     return f"size={disk_mb}m,nr_inodes={1024 + 256 * disk_mb},mode=0755"
 
   def fork(self):
-    """A fork of this process inside the box's process namespace."""
-    outer = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    check(libc.setns(self.spaces[0], CLONE_NEWPID), "setns pid")
-    pid = os.fork()
-    if pid:
-      check(libc.setns(outer, CLONE_NEWPID), "setns pid")
-      os.close(outer)
-    return pid
+    """A fork of this process inside the box. Raises OSError."""
+    with self._away():
+      enter_namespaces(self.spaces)
+      return os.fork()
 
-  def enter(self, disk_mb):
-    """In the task's process, still with the supervisor's rights."""
-    check(libc.setns(self.spaces[1], CLONE_NEWNS), "setns mounts")
-    check(libc.setns(self.spaces[2], CLONE_NEWIPC), "setns ipc")
-    if disk_mb != self.disk_mb:
-      flags = MS_REMOUNT | MS_NOSUID | MS_NODEV
-      mount(None, "/box", None, flags, self._size(disk_mb))
+  def forgo_first(self):
+    """The process that was to be the main one has ended before it was: another one will be."""
+    self.first += 1
+
+  def enter(self):
+    """In the newborn, still with the supervisor's rights."""
+    if os.stat("/proc").st_dev == self.outer_proc:  # only a process of the box can mount its own
+      mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     if self.own_users:  # only one user is mapped here: the task gets a user namespace of its own
       check(libc.unshare(CLONE_NEWUSER), "unshare user")
       write_text("/proc/self/setgroups", "deny")
       write_text("/proc/self/uid_map", f"{TASK_ID} 0 1")
       write_text("/proc/self/gid_map", f"{TASK_ID} 0 1")
+
+  def resize(self, disk_mb):
+    """Gives the file system the size that a task has asked for. Returns why it could not."""
+    if disk_mb == self.disk_mb:
+      return ""
+    os.write(self.asked, b"%d" % disk_mb)
+    said = os.read(self.answer, 4096)
+    if said != DONE:
+      return said.decode("utf-8", "replace") or "the first process of the box has ended"
+    self.disk_mb = disk_mb
+    return ""
 
   def overrun(self, task):
     """The one tmpfs and the control group refuse what is over a limit; without a group it is seen.
@@ -171,22 +183,36 @@ class NamespaceBox:
   def reap_orphans(self, main):
     """Nothing: the kernel does it for the box's first process."""
 
+  def main_has_ended(self):
+    """The box ends itself while this process looks at how the main one has ended."""
+    self.is_ending = True
+    os.write(self.asked, END_ORDER)
+
   def end_processes(self, main):
-    """Ends every process of the box. The kernel ends them all before the wait returns.
+    """Ends every process of the box but its first, which has said so, or else that one too.
 
     Returns how many processes and threads were started in it, or None.
     """
-    os.write(self.asked, b"?")
+    if not self.is_ending:
+      self.main_has_ended()
     answered, _, _ = select.select([self.answer], [], [], ANSWER_S)
-    last = int(os.read(self.answer, 32)) if answered else 0
-    os.kill(self.init, signal.SIGKILL)
-    os.waitpid(self.init, 0)
-    return last - FIRST_IN_BOX + 1 if last >= FIRST_IN_BOX else None
+    last = int(os.read(self.answer, 32) or 0) if answered else 0
+    if not last:
+      self._end_first()
+    return last - self.first + 1 if last >= self.first else None
+
+  def _end_first(self):
+    """The kernel ends all others of the box before the wait returns."""
+    if self.init:
+      os.kill(self.init, signal.SIGKILL)
+      os.waitpid(self.init, 0)
+      self.init = 0
 
   def forget(self, keep):
     """Nothing: without its namespaces nobody finds what it made."""
 
   def replace(self, keep):
+    self._end_first()  # before a time in which this process hears of no child
     successor = NamespaceBox(self.setup, self if keep else None)
     for fd in (*self.spaces, self.work, self.asked, self.answer):
       os.close(fd)
@@ -209,8 +235,15 @@ class WipeBox:
   def fork(self):
     return os.fork()
 
-  def enter(self, disk_mb):
+  def forgo_first(self):
+    """Nothing: numbers are counted from the main process on."""
+
+  def enter(self):
+    """It is there already."""
+
+  def resize(self, disk_mb):
     """The disk limit is that of the sandbox's own mounts."""
+    return ""
 
   def overrun(self, task):
     """The limit that the sandbox as a whole is over, though each of its mounts may have room."""
@@ -227,6 +260,9 @@ class WipeBox:
       while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid != main:
         os.waitpid(ended.si_pid, 0)
 
+  def main_has_ended(self):
+    """Nothing: only this process can end the others."""
+
   def end_processes(self, main):
     """Kills until nothing is left. Returns how many processes and threads were started, or None."""
     for _ in range(1000):
@@ -236,8 +272,10 @@ class WipeBox:
           pass
       except (ChildProcessError, ProcessLookupError):
         break
-    started = remove_ipc_objects() - main
-    return started if started > 0 else None  # the numbers have started anew
+    last = int(last_number())
+    if not last or has_ipc_objects():
+      last = remove_ipc_objects() - 1
+    return last - main + 1 if last >= main else None  # the numbers have started anew
 
   def forget(self, keep):
     """Empties the writable directories. Raises if it cannot."""
@@ -249,65 +287,6 @@ class WipeBox:
 
   def replace(self, keep):
     return self
-
-
-def last_number():
-  """The last one that this process namespace has given; b"0" if the kernel does not tell."""
-  try:
-    with open("/proc/sys/kernel/ns_last_pid", "rb") as f:
-      return f.read(32)
-  except OSError:
-    return b"0"
-
-
-def bytes_used(directory):
-  """Of the file system that `directory` is in."""
-  status = os.statvfs(directory)
-  return (status.f_blocks - status.f_bfree) * status.f_frsize
-
-
-def count_threads(but):
-  """Processes and threads that are in sight, but for the processes `but`."""
-  count = 0
-  for name in os.listdir("/proc"):
-    if name.isdigit() and int(name) not in but:
-      try:
-        with open(f"/proc/{name}/stat", "rb") as f:
-          count += int(f.read().rpartition(b")")[2].split()[THREADS_FIELD])
-      except (FileNotFoundError, ProcessLookupError):
-        continue  # it has just ended
-  return count
-
-
-def count_tasks():
-  """Processes and threads of the whole machine; under gVisor that is the sandbox."""
-  buffer = ctypes.create_string_buffer(512)
-  check(libc.sysinfo(buffer), "sysinfo")
-  return ctypes.c_ushort.from_buffer(buffer, SYSINFO_TASKS).value
-
-
-def remove_ipc_objects():
-  """Removes System V objects. Only their owner may, so a child does it as the task's user.
-
-  Returns the child's number, which is the next one after all that have been given so far.
-  """
-  pid = os.fork()
-  if pid == 0:
-    os.setresuid(TASK_ID, TASK_ID, TASK_ID)
-    buffer = ctypes.create_string_buffer(512)
-    calls = (  # a call by (identifier or index, command), its ..._INFO and its ..._STAT
-      (lambda i, command: libc.shmctl(i, command, buffer), 14, 13),
-      (lambda i, command: libc.msgctl(i, command, buffer), 12, 11),
-      (lambda i, command: libc.semctl(i, 0, command, buffer), 19, 18),
-    )
-    for control, info, status in calls:
-      for index in range(control(0, info) + 1):
-        identifier = control(index, status)
-        if identifier >= 0:
-          control(identifier, 0)
-    os._exit(0)
-  os.waitpid(pid, 0)
-  return pid
 
 
 def empty(directory):

@@ -22,10 +22,16 @@ def read_exactly(fd, n):
 
 
 def read_frame(fd):
+  header, blob = read_raw_frame(fd)
+  return json.loads(header), blob
+
+
+def read_raw_frame(fd):
+  """The header is still JSON."""
   header_length, blob_length = LENGTHS.unpack(read_exactly(fd, LENGTHS.size))
   if header_length > MAX_HEADER or blob_length > MAX_BLOB:
     raise EOFError
-  return json.loads(read_exactly(fd, header_length)), read_exactly(fd, blob_length)
+  return read_exactly(fd, header_length), read_exactly(fd, blob_length)
 
 
 def write_frame(fd, header, blob=b""):

@@ -7,24 +7,28 @@ it everything in the sandbox.
 """
 
 import gc
+import json
 import os
 import signal
 import sys
 import time
 
-from sandbox_runner.guest.boxes import (
-  PR_SET_DUMPABLE,
-  NamespaceBox,
-  WipeBox,
-  empty_directory,
-  prctl,
-  write_text,
-)
+from sandbox_runner.guest.boxes import NamespaceBox, WipeBox, empty_directory
 from sandbox_runner.guest.files import Reading
-from sandbox_runner.guest.frames import read_frame, write_frame
+from sandbox_runner.guest.frames import read_frame, read_raw_frame, write_frame
 from sandbox_runner.guest.image import read_settings
-from sandbox_runner.guest.launch import Launch
-from sandbox_runner.guest.task import become_task, forgo_capabilities, python_program, run_python
+from sandbox_runner.guest.kernel import PR_SET_DUMPABLE, patiently, prctl, write_text
+from sandbox_runner.guest.newborn import Ends, Inbox, Newborn
+from sandbox_runner.guest.task import (
+  be_born,
+  become_task,
+  enter_directory,
+  execute,
+  forgo_capabilities,
+  python_program,
+  rehearse,
+  run_python,
+)
 from sandbox_runner.guest.terminal import Terminal, TerminalWatch
 from sandbox_runner.guest.watch import Watch
 
@@ -45,96 +49,122 @@ class Supervisor:
     gc.collect()
     gc.freeze()  # a collection in a task then leaves these objects, and their pages, alone
     self.terminal = None
+    self.newborn: Newborn | None = None
+    self.stays = False  # processes of a shell are in the box: nobody is born beside them in advance
     self.wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
 
   def serve(self):
-    """Until the host is gone. Returns only in a forked Python task: (path, source, argv, env)."""
+    """Until the host is gone. Returns only in a task of Python: (path, source, argv, env)."""
     self.box = self.make_box(self.setup)
+    program = self.bear()
+    if program:
+      return program
     self.send({"ready": sys.version.split()[0], "pid": os.getpid()})
     while True:
-      header, blob = read_frame(self.control_in)
-      if "argv" in header:
-        program = self.run(header, blob)
-        if program:
+      if not self.stays and (program := self.bear()):
+        return program
+      header, blob = read_raw_frame(self.control_in)
+      order = json.loads(header)
+      if "argv" in order:
+        if program := self.bear():
           return program
-      elif "read" in header:
-        self.send(Reading(header["read"], self.send).walk(self.box.work))
+        newborn, self.newborn = self.newborn, None
+        self.run(newborn, order, header, blob)
+      elif "read" in order:
+        self.send(Reading(order["read"], self.send).walk(self.box.work))
       # Anything else was meant for a task that ended while it was on its way.
+      header = order = blob = None  # nothing of a task is in sight of the next one
 
-  def run(self, task, blob):
-    task["env"] = {**self.image_env, **task["env"]}
+  def bear(self):
+    """Sees to it that a process waits for a task. Returns only in that process: its program."""
+    if self.newborn and not self.newborn.waits():
+      self.newborn.bury()
+      self.newborn = None
+      self.box.forgo_first()
+    if self.newborn:
+      return None
+    ends = Ends()
+    pid = patiently(self.box.fork)
+    if pid == 0:
+      return self.live(ends)
+    ends.in_supervisor()
+    self.newborn = Newborn(pid, ends)
+    return None
+
+  def live(self, ends):
+    """In the newborn: execs, or returns the program for this interpreter to run."""
+    inbox, name = Inbox(ends.theirs), "a new process"
+    try:
+      be_born(self, self.box, ends, inbox)
+      rehearse()
+      task = become_task(inbox, self.image_env)
+      name = task["argv"][0]
+      if task["cwd"]:
+        enter_directory(task["cwd"])
+      program = python_program(task, self.preloaded)
+      if program is None:
+        execute(task["argv"], task["env"])
+      inbox.close()
+      return (*program, task["env"])
+    except EOFError:
+      os._exit(0)
+    except OSError as e:
+      inbox.say(f"{name}: {e}")
+      os._exit(0)
+
+  def run(self, newborn, task, header, blob):
     if task["entries"] is not None:
       empty_directory(self.box.work)
-    files_size = sum(size for *_, size in task["files"] + (task["entries"] or []))
-    launch = Launch()
+    at = sum(size for *_, size in task["files"] + (task["entries"] or []))
+    files, stdin = memoryview(blob)[:at], memoryview(blob)[at:]
     started = time.monotonic()
+    refused = self.box.resize(task["disk_mb"])
     if task["terminal"]:
-      watch = self.start_on_terminal(task, blob, launch)
+      watch, descriptors = self.watch_terminal(newborn, task)
     else:
-      watch = self.start_on_pipes(task, blob[:files_size], blob[files_size:], launch)
-    if isinstance(watch, tuple):
-      return watch
-    launch.started()
+      stdin_fd, *outputs = newborn.streams
+      watch, descriptors = Watch(self, newborn, newborn.pid, stdin_fd, outputs, stdin, task), []
+    if refused:
+      newborn.dismiss()
+    else:
+      newborn.give(header, files, descriptors, task["wall_s"])
+    for fd in descriptors:
+      os.close(fd)
     watch.until_over(started + task["wall_s"])
     wall = time.monotonic() - started
     watch.end()
-    stays = task["terminal"] and watch.why == "exit"  # what it left in the background goes on
-    processes = None if stays else self.box.end_processes(watch.pid)
+    # What a shell left in the background goes on.
+    self.stays = bool(task["terminal"]) and watch.why == "exit"
+    processes = None if self.stays else self.box.end_processes(watch.pid)
     watch.drain()
-    report = watch.report(wall, launch.failure(), None if task["terminal"] else processes)
+    failure = refused or newborn.failure(watch.why == "exit")
+    report = watch.report(wall, failure, None if task["terminal"] else processes)
     if task["copy_out"]:
       self.send(report)
       self.send(Reading(task["copy_out"], self.send).walk(self.box.work))
       report = {"clean": True}  # this comes last, however long it takes to forget the task
-    if not stays:
+    if not self.stays:
       self.box.forget(task["keep"])
     self.send(report)
-    if not stays:
+    if not self.stays:
       self.box = self.box.replace(task["keep"])
-    return None
 
-  def start_on_pipes(self, task, files, stdin, launch):
-    (stdin_r, stdin_w), (out_r, out_w), (err_r, err_w) = (os.pipe() for _ in range(3))
-    pid = self.box.fork()
-    if pid == 0:
-      return self.start(task, files, (stdin_r, out_w, err_w, launch.in_task()))
-    for fd in (stdin_r, out_w, err_w):
-      os.close(fd)
-    return Watch(self, launch, pid, stdin_w, (out_r, err_r), stdin, task)
-
-  def start_on_terminal(self, task, files, launch):
+  def watch_terminal(self, newborn, task):
+    """(a watch, the descriptors that the newborn needs)"""
     if self.terminal and self.setup["guest_kernel"]:  # there a dead session keeps its terminal
       self.terminal.close()
       self.terminal = None
     self.terminal = self.terminal or Terminal()
     self.terminal.resize(*task["terminal"])
-    pid = self.box.fork()
-    if pid == 0:
-      slave = self.terminal.slave_for_task()
-      return self.start(task, files, (slave, slave, slave, launch.in_task()))
-    return TerminalWatch(self, launch, pid, self.terminal, task)
+    for fd in newborn.streams:
+      os.close(fd)
+    slave = self.terminal.slave_for_task()
+    return TerminalWatch(self, newborn, newborn.pid, self.terminal, task), [slave]
 
   def send(self, header, blob=b""):
     write_frame(self.control_out, header, blob)
-
-  def start(self, task, blob, ends):
-    """In the task's process: execs, or returns the program for this interpreter to run."""
-    failed = ends[3]
-    try:
-      failed = become_task(self, self.box, task, blob, ends)
-      if not task["argv"]:
-        os._exit(0)  # the files were all that was wanted
-      program = python_program(task, self.preloaded)
-      if program is None:
-        argv = [os.fsencode(a) for a in task["argv"]]
-        os.execvpe(argv[0], argv, {os.fsencode(k): os.fsencode(v) for k, v in task["env"].items()})
-      os.close(failed)
-      return (*program, task["env"])
-    except OSError as e:
-      os.write(failed, f"{(task['argv'] or ['files'])[0]}: {e}".encode("utf-8", "replace")[:4096])
-      os._exit(0)
 
 
 def supervise():

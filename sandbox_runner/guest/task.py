@@ -1,7 +1,7 @@
 """The task's own process: from a fork of the supervisor to the first line of the program.
 
-A Python program is run by the fork itself, anything else by exec. Both go through `become_task`, so
-the isolation of the two is the same.
+`be_born` is all that can be done before the task is known, and all of the isolation; `become_task`
+is the rest. A Python program is run by the fork itself, anything else by exec.
 """
 
 import atexit
@@ -10,15 +10,17 @@ import ctypes
 import errno
 import fcntl
 import gc
+import json
 import os
 import resource
 import signal
 import sys
 import termios
 import threading
+import time
 import types
 
-from sandbox_runner.guest.boxes import (
+from sandbox_runner.guest.kernel import (
   FIRST_FD,
   LAST_FD,
   PR_SET_DUMPABLE,
@@ -28,10 +30,11 @@ from sandbox_runner.guest.boxes import (
   prctl,
   write_text,
 )
-from sandbox_runner.guest.launch import offer_counters
 
 PR_SET_SECCOMP, PR_CAPBSET_DROP = 22, 24
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 38, 47
+CANNOT_RUN, NOT_FOUND = 126, 127  # exit codes of a shell
+OUR_FAULTS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO)
 
 
 class SockFprog(ctypes.Structure):
@@ -66,15 +69,11 @@ def drop_privileges(own_users):
   none = (ctypes.c_uint32 * 6)()
   version_3 = (ctypes.c_uint32 * 2)(0x20080522, 0)
   check(libc.capset(version_3, none), "capset")
-  prctl(PR_SET_DUMPABLE, 1)  # a program may look at its own /proc/self
 
 
 def limit_resources(task):
-  limits = {
-    resource.RLIMIT_CORE: (0, 0),
-    resource.RLIMIT_NOFILE: (1024, 1024),
-    resource.RLIMIT_CPU: (task["cpu_s"], task["cpu_s"] + 1),
-  }
+  """By those limits that each task has of its own; see `be_born` for the others."""
+  limits = {resource.RLIMIT_CPU: (task["cpu_s"], task["cpu_s"] + 1)}
   if task["address_space"]:
     limits[resource.RLIMIT_AS] = (task["address_space"],) * 2
   if task["processes"]:
@@ -83,39 +82,32 @@ def limit_resources(task):
     resource.setrlimit(which, pair)
 
 
-def write_files(files, blob):
+def write_files(files, inbox):
   """Only called as the task's user, in its own box, in /work."""
-  at = 0
   for name, size in files:
     os.makedirs(os.path.dirname(os.path.join("/work", name)), exist_ok=True)
     with open(name, "wb") as f:
-      f.write(blob[at : at + size])
-    at += size
-  return at
+      inbox.copy(size, f)
 
 
-def restore_entries(entries, blob):
+def restore_entries(entries, inbox):
   """Makes the work directory what a snapshot of it was; modes and times last."""
-  at = 0
   for name, kind, _, _, size in entries:
-    content = blob[at : at + size]
-    at += size
     if kind == "dir":
       os.mkdir(name)
     elif kind == "link":
-      os.symlink(os.fsdecode(content), name)
+      os.symlink(os.fsdecode(inbox.read(size)), name)
     else:
       with open(name, "wb") as f:
-        f.write(content)
+        inbox.copy(size, f)
   for name, kind, mode, mtime_ns, _ in reversed(entries):
     if kind != "link":
       os.chmod(name, mode)
     os.utime(name, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
 
 
-def become_task(supervisor, box, task, blob, ends):
-  """From the supervisor's fork to the state in which the program's first line may run."""
-  stdin, stdout, stderr, failed = ends
+def be_born(supervisor, box, ends, inbox):
+  """From the supervisor's fork to a process that lacks nothing but its task."""
   prctl(PR_SET_DUMPABLE, 1)  # else /proc/self belongs to nobody we are
   for fd in supervisor.setup["cgroup_fds"]:
     os.write(fd, b"0")
@@ -125,30 +117,104 @@ def become_task(supervisor, box, task, blob, ends):
   for which in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(which, signal.SIG_DFL)
   os.setsid()
-  if task["terminal"]:
-    fcntl.ioctl(stdin, termios.TIOCSCTTY, 0)
-  box.enter(task["disk_mb"])
-  for target, fd in enumerate((stdin, stdout, stderr)):
+  box.enter()
+  for target, fd in enumerate(ends.for_task):
     os.dup2(fd, target)
+  ends.ours.detach()  # its number is another descriptor's from here on
+  inbox.move_to(FIRST_FD)
+  os.closerange(FIRST_FD + 1, LAST_FD)
   drop_privileges(box.own_users)
-  offer_counters(failed)
   os.umask(0o022)
   os.chdir("/work")
-  if task["entries"] is not None:
-    restore_entries(task["entries"], blob)
-  write_files(task["files"], blob)
-  if task["cwd"]:
-    os.makedirs(task["cwd"], exist_ok=True)
-    os.chdir(task["cwd"])
-  limit_resources(task)
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
   code = base64.b64decode(supervisor.setup["seccomp"])
   if code:
     buffer = ctypes.create_string_buffer(code)
     program = SockFprog(len(code) // 8, ctypes.addressof(buffer))
     prctl(PR_SET_SECCOMP, 2, ctypes.byref(program))
-  keep = os.dup2(failed, FIRST_FD, inheritable=False) if failed != FIRST_FD else failed
-  os.closerange(FIRST_FD + 1, LAST_FD)
-  return keep
+  prctl(PR_SET_DUMPABLE, 0)  # until it is the task, nobody may look into it
+
+
+def rehearse():
+  """Goes once through what a task of Python will do, so that its memory is this process's own.
+
+  Each page that is written to for the first time costs a microsecond or two, now and not then.
+  """
+  task = json.loads('{"argv": ["python3", "-c", ""], "env": {"A": ""}, "cwd": "", "wall_s": 1.5}')
+  os.listdir("/")
+  main = types.ModuleType("__main__")
+  main.__dict__["__builtins__"] = __builtins__
+  os.environ.clear()
+  os.environ.update(task["env"])
+  exec(compile(b"print(end='')", "<string>", "exec", dont_inherit=True), main.__dict__)
+  main.__dict__.clear()
+  gc.collect()
+  sys.stdout.flush()
+
+
+def become_task(inbox, image_env):
+  """Waits for the task, and lets its program find what it asked for. Returns its header.
+
+  Does not return if there is none, or nothing but its files was wanted.
+  """
+  sizes = inbox.wait()
+  if sizes is None:
+    os._exit(0)
+  used_us = time.process_time_ns() // 1000
+  prctl(PR_SET_DUMPABLE, 1)  # a program may look at its own /proc/self
+  inbox.offer_counters(used_us)
+  header_size, _, terminal = sizes
+  task = json.loads(inbox.read(header_size))
+  task["env"] = {**image_env, **task["env"]}
+  for slave in terminal:
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for target in range(FIRST_FD):
+      os.dup2(slave, target)
+    os.close(slave)
+  if task["entries"] is not None:
+    restore_entries(task["entries"], inbox)
+  write_files(task["files"], inbox)
+  if not task["argv"]:
+    os._exit(0)  # the files were all that was wanted
+  limit_resources(task)
+  return task
+
+
+def refuse(name, error, code):
+  """Ends as a shell does that cannot run a program: this is the program's end, not a failure."""
+  os.write(2, f"{name}: {error.strerror}\n".encode("utf-8", "surrogateescape"))
+  os._exit(code)
+
+
+def enter_directory(path):
+  """The one in which the program starts, below the work directory; made if it is not there."""
+  try:
+    os.makedirs(path, exist_ok=True)
+    os.chdir(path)
+  except OSError as e:
+    refuse(path, e, CANNOT_RUN)
+
+
+def execute(argv, env):
+  """Does not return. Raises OSError if it is not the program's fault that it cannot be run."""
+  arguments = [os.fsencode(a) for a in argv]
+  variables = {os.fsencode(k): os.fsencode(v) for k, v in env.items()}
+  try:
+    os.execvpe(arguments[0], arguments, variables)
+  except OSError as e:
+    if e.errno in OUR_FAULTS:
+      raise
+    found = e.errno not in (errno.ENOENT, errno.ENOTDIR) or is_there(argv[0], env)
+    refuse(argv[0], e, CANNOT_RUN if found else NOT_FOUND)
+
+
+def is_there(program, env):
+  """True if a file has this name: then it is its interpreter that is missing."""
+  if "/" in program:
+    return os.path.exists(program)
+  directories = env.get("PATH", os.defpath).split(os.pathsep)
+  return any(os.path.exists(os.path.join(d, program)) for d in directories)
 
 
 def python_program(task, preloaded):
@@ -158,15 +224,20 @@ def python_program(task, preloaded):
     return None
   if any(name.startswith(("PYTHON", "LD_")) for name in env):
     return None  # the interpreter would read these when it starts
-  own = {name.split("/")[0].removesuffix(".py") for name, _ in task["files"]}
-  if own & preloaded:
-    return None  # a file of the task's has to win over the module that is loaded here
-  if argv[1] == "-c" and len(argv) > 2:
-    return None, os.fsencode(argv[2]), ["-c", *argv[3:]]
-  if argv[1].startswith("-") or not os.path.isfile(argv[1]):
+  script = None if argv[1] == "-c" else argv[1]
+  if len(argv) < 3 if script is None else script.startswith("-") or not os.path.isfile(script):
     return None
-  with open(argv[1], "rb") as f:
-    return os.path.abspath(argv[1]), f.read(), argv[1:]
+  try:
+    directory = os.path.dirname(os.path.realpath(script)) if script else "."
+    own = {name.removesuffix(".py") for name in os.listdir(directory)}
+    if own & preloaded:
+      return None  # a file of the task's has to win over the module that is loaded here
+    if script is None:
+      return None, os.fsencode(argv[2]), ["-c", *argv[3:]]
+    with open(script, "rb") as f:
+      return os.path.abspath(script), f.read(), argv[1:]
+  except OSError:
+    return None  # it is for a new interpreter to say so
 
 
 def run_python(path, source, argv, env):

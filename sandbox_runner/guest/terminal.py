@@ -14,8 +14,8 @@ import struct
 import termios
 import time
 
-from sandbox_runner.guest.boxes import as_task_user
 from sandbox_runner.guest.frames import CHUNK
+from sandbox_runner.guest.kernel import as_task_user
 from sandbox_runner.guest.watch import Watch
 
 FLUSH_S = 1.0
@@ -39,15 +39,17 @@ class Terminal:
     fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
   def slave_for_task(self):
-    """An open description of its own: a task may set flags on it as it likes."""
+    """An open description of its own: a task may set flags on it as it likes. To be closed."""
     return os.open(f"/proc/self/fd/{self.slave}", os.O_RDWR | os.O_NOCTTY)
 
 
 class TerminalWatch(Watch):
   """A command on the terminal: one stream, and input and sizes that come while it runs."""
 
-  def __init__(self, supervisor, launch, pid, terminal, task):
-    super().__init__(supervisor, launch, pid, None, (terminal.master,), b"", task)
+  ends_box = False  # what it left in the background may stay
+
+  def __init__(self, supervisor, newborn, pid, terminal, task):
+    super().__init__(supervisor, newborn, pid, None, (terminal.master,), b"", task)
     self.terminal = terminal
 
   def control(self, header, blob):

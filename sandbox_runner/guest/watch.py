@@ -14,12 +14,14 @@ OVERRUN_POLL_S = 0.1
 class Watch:
   """Of the task whose main process is `pid`."""
 
-  def __init__(self, supervisor, launch, pid, stdin, outputs, stdin_data, task):
-    self.supervisor, self.launch, self.pid, self.task = supervisor, launch, pid, task
+  ends_box = True  # when the main process has ended
+
+  def __init__(self, supervisor, newborn, pid, stdin, outputs, stdin_data, task):
+    self.supervisor, self.newborn, self.pid, self.task = supervisor, newborn, pid, task
     self.stdin, self.stdin_data = stdin, memoryview(stdin_data)
     self.count = dict.fromkeys(outputs, 0)
     self.cap = task["output_bytes"]
-    self.why, self.io = "exit", None
+    self.why, self.io, self.used_s = "exit", None, 0.0
     self.status: int | None = None
     self.usage: resource.struct_rusage
     self.open = set(outputs)
@@ -30,8 +32,11 @@ class Watch:
   def until_over(self, deadline):
     for fd in (*self.open, self.supervisor.wake, self.supervisor.control_in):
       self.poll.register(fd, select.POLLIN)
-    if self.stdin is not None:
+    if self.stdin_data:
       self.poll.register(self.stdin, select.POLLOUT)
+    elif self.stdin is not None:
+      os.close(self.stdin)
+      self.stdin = None
     next_look = time.monotonic() + OVERRUN_POLL_S
     while self.status is None and self.why == "exit":
       now = time.monotonic()
@@ -73,7 +78,9 @@ class Watch:
   def take_status(self, options):
     """Once the main process has ended: its status, and what the kernel has counted for it."""
     if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options):
-      self.io = self.launch.bytes_moved()
+      if self.ends_box:
+        self.supervisor.box.main_has_ended()
+      self.io, self.used_s = self.newborn.bytes_moved(), self.newborn.used_s()
       _, self.status, self.usage = os.wait4(self.pid, 0)
 
   def feed(self):
@@ -125,13 +132,20 @@ class Watch:
     for fd in (*self.count, *([] if self.stdin is None else [self.stdin])):
       os.close(fd)
 
+  def cpu_s(self):
+    """Of the task, without what its process had used before; at the limit as the kernel counts."""
+    whole = self.usage.ru_utime + self.usage.ru_stime
+    if whole >= self.task["cpu_s"]:
+      return whole
+    return max(0.0, whole - self.used_s)
+
   def report(self, wall, failure, processes):
     return {
       "why": self.why,
       "status": self.status,
       "failure": failure,
       "wall_s": wall,
-      "cpu_s": self.usage.ru_utime + self.usage.ru_stime,
+      "cpu_s": self.cpu_s(),
       "peak_kb": self.usage.ru_maxrss,
       "counts": list(self.count.values()),
       "io": self.io,

@@ -13,6 +13,7 @@ from ptjax.algos.policy_loss import gspo, ppo_clip
 from ptjax.core.masked import fill
 
 OPTIONS = {"seq_mean_token_sum_norm": {"l_max": 8}, "fixed": {"constant": 32.0}}
+SHARES = {"maths": 3.0, "code": 1.0}
 every_mode = pytest.mark.parametrize("mode", AGGREGATIONS)
 
 
@@ -31,9 +32,18 @@ def test_weights_by_hand_trl_6439(mode, expected):
   np.testing.assert_allclose(weights, expected, rtol=1e-12)
 
 
+def weigh(mode, lengths):
+  """Weights where every second trajectory is of domain code."""
+  options = OPTIONS.get(mode, {})
+  if mode == "domain_balanced":
+    domains = [("maths", "code")[i % 2] for i in range(len(lengths))]
+    options = {"domains_E": domains, "shares": SHARES}
+  return token_weights(mode, lengths, **options)
+
+
 @every_mode
 def test_all_masked_batch_gives_exact_zero_openrlhf_583(mode):
-  assert np.all(token_weights(mode, [0, 0], **OPTIONS.get(mode, {})) == 0)
+  assert np.all(weigh(mode, [0, 0]) == 0)
   nan = np.full((2, 3), np.nan, np.float32)
   loss, grad = jax.value_and_grad(lambda x: weighted_sum(x, nan, np.zeros((2, 3))))(nan)
   assert loss == 0
@@ -52,6 +62,29 @@ def test_all_masked_batch_gives_exact_zero_openrlhf_583(mode):
 def test_bad_options_are_errors(mode, options, message):
   with pytest.raises(ValueError, match=message):
     token_weights(mode, [1, 2], **options)
+
+
+def test_domains_weigh_by_their_share_not_their_length():
+  """The case of the mixture 3:1 whose second domain writes 99% of the tokens."""
+  domains = ["maths", "maths", "code", "code"]
+  weights = token_weights("domain_balanced", [40, 60, 9900, 0], domains_E=domains, shares=SHARES)
+  np.testing.assert_allclose(weights, [3 / 400, 3 / 400, 1 / 39600, 0], rtol=1e-12)
+  # A domain without a token in this batch leaves its share to the others.
+  alone = token_weights("domain_balanced", [40, 60, 0, 0], domains_E=domains, shares=SHARES)
+  np.testing.assert_allclose(alone, [1 / 100, 1 / 100, 0, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+  ("options", "message"),
+  [
+    ({}, "needs the domain of each of the 2"),
+    ({"domains_E": ["maths"], "shares": SHARES}, "needs the domain of each of the 2"),
+    ({"domains_E": ["maths", "art"], "shares": SHARES}, "domain 'art' has no share > 0"),
+  ],
+)
+def test_domain_balance_without_domains_or_shares_is_an_error(options, message):
+  with pytest.raises(ValueError, match=message):
+    token_weights("domain_balanced", [1, 2], **options)
 
 
 def test_negative_length_is_an_error():
@@ -118,7 +151,7 @@ def test_packing_and_micro_batches_leave_loss_and_gradient_unchanged_verl_6957_a
     }
     for n in lengths
   ]
-  weights = token_weights(mode, lengths, **OPTIONS.get(mode, {}))
+  weights = weigh(mode, lengths)
   order = list(range(len(lengths)))
   plain_rows = [[i] for i in order]
   random.shuffle(order)

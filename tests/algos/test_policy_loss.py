@@ -154,3 +154,11 @@ def test_expected_gradient_is_the_policy_gradient(loss_fn):
     got = jax.jit(jax.grad(expected_loss))(logits_V)
     expected = -p_V * (advantages_V - p_V @ advantages_V)
   np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
+def test_ratios_of_half_precision_log_probs_do_not_overflow():
+  """e^15 is beyond float16; the difference of two float16 numbers is taken in float32."""
+  new, old = jnp.array([-0.5], jnp.float16), jnp.array([-15.5], jnp.float16)
+  loss, aux = ppo_clip(new, old, jnp.array([-1.0], jnp.float16), clip_low=0.2, clip_high=0.2)
+  np.testing.assert_allclose([loss[0], aux["ratio"][0]], np.exp(15.0), rtol=1e-6)
+  assert loss.dtype == jnp.float32

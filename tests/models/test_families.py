@@ -15,6 +15,7 @@ from ptjax.models import decoder, heads, weight_map
 from ptjax.models.importer import load_pretrained
 from ptjax.rollout.engine import Engine, EngineConfig, Request, generate
 from ptjax.rollout.sampling import SamplingConfig
+from ptjax.train.networks import critic_params
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 NAMES = sorted(path.stem for path in (FIXTURES / "families").glob("*.npz"))
@@ -140,3 +141,17 @@ def test_compile_time_does_not_grow_with_depth():
     return logits_of.lower(config, params, ids).as_text().count("\n")
 
   assert size(deep) == size(config)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("gemma3", 2), ("smollm3", 4), ("deepseek_v3", 2)])
+def test_trunk_of_the_first_layers(name, depth):
+  """What a critic or a reward model starts from."""
+  config, params = model(name).config.first(depth), model(name).params
+  trunk = critic_params(params, depth)["trunk"]
+  decoder.check_params(dataclasses.replace(config, tie_embeddings=True), trunk)
+  assert [config.layer_window(i) for i in range(depth)] == [
+    model(name).config.layer_window(i) for i in range(depth)
+  ]
+  if name == "deepseek_v3":
+    with pytest.raises(ValueError, match="first 1 layers have no experts; use more than 1"):
+      config.first(1)

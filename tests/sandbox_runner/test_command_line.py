@@ -45,6 +45,12 @@ def test_run_gives_the_program_all_it_is_given(tmp_path: Path):
   assert json.loads(audit.read_text().splitlines()[-1])["exit_code"] == 7
 
 
+def test_run_of_no_program_ends_like_a_shell():
+  done = command("run", "--backend", "bwrap", "--", "no-such-program")
+  assert (done.returncode, done.stdout) == (127, "")
+  assert done.stderr == "no-such-program: No such file or directory\n"
+
+
 def test_run_tells_other_ends_apart():
   run = ("run", "--backend", "bwrap")
   killed = command(*run, "--", "sh", "-c", "kill -TERM $$")

@@ -20,7 +20,7 @@ from sandbox_host import (
   mounts,
 )
 
-from sandbox_runner import Outcome, Request, RequestError
+from sandbox_runner import Limits, Outcome, Pool, Request, RequestError
 from sandbox_runner.grading import Grade
 from sandbox_runner.journal import state_directory
 
@@ -55,6 +55,7 @@ def test_case(driver: Driver, name: str, case: dict, tmp_path: Path, monkeypatch
 
 
 async def run_case(driver: Driver, case: dict, tmp_path: Path, monkeypatch) -> None:
+  await until_ready(driver.pool)  # the state to compare with
   names, listeners = set_up_host(case, tmp_path, monkeypatch)
   expect = hostile_cases.expectation(case, driver.pool.backend.name)
   after = After(driver, names, listeners)
@@ -93,6 +94,12 @@ async def run_case(driver: Driver, case: dict, tmp_path: Path, monkeypatch) -> N
   for word in expect["after"]:
     name, _, argument = word.partition(":")
     await getattr(after, name)(argument)
+
+
+async def until_ready(pool: Pool) -> None:
+  """A supervisor answers when somebody waits in the next box."""
+  for sandbox in pool.idle():
+    await sandbox.read_back((), Limits(), tree=False)
 
 
 async def run_many(driver: Driver, case: dict, expect: dict) -> list:
@@ -220,20 +227,23 @@ class After:
     assert abs(_clock_difference() - self._clocks) < 1
 
   async def no_process_left(self, _) -> None:
-    """Below the runner: launcher, supervisor and the holder of the next box, for each place.
+    """Below the runner: launcher, supervisor, the holder of the next box and who waits in it.
 
-    In a container's control group: the supervisor alone (under runsc the kernel of the guest).
+    In a container's control group: the supervisor and who waits (under runsc the kernel of the
+    guest). Who waits is certainly there, so there is no room for anybody else.
     """
+    await until_ready(self._pool)
+    places = self._pool.config.size
     for _ in range(100):
       below = descendants(os.getpid())
-      if len(below) <= 3 * self._pool.config.size:
+      if len(below) <= (4 if self._pool.backend.name == "bwrap" else 3) * places:
         break
       await asyncio.sleep(0.05)
     else:
       raise AssertionError(below)
     for sandbox in self._pool.idle():
       if sandbox.backend == "docker+runc":
-        assert len(sandbox.vessel.counters.processes()) == 1
+        assert len(sandbox.vessel.counters.processes()) == 2
 
   async def no_zombie_left(self, _) -> None:
     assert "Z" not in descendants(os.getpid()).values()

@@ -122,13 +122,6 @@ def test_cpu_time_counts_children(driver: Driver):
   assert result.wall_s < 15
 
 
-def test_missing_program_is_no_exit_code(driver: Driver):
-  result = run(driver, "no-such-program")
-  assert result.outcome == Outcome.infra_error
-  assert result.is_infra_failure
-  assert "no-such-program" in result.detail
-
-
 def test_disk_limit_is_of_the_request(driver: Driver):
   code = "open('f', 'wb').write(bytes(6 << 20))"
   small = run(driver, "python3", "-c", code, limits=Limits(disk_mb=4))

@@ -16,7 +16,8 @@ from train_toys import (
 )
 
 from ptjax.experience.packing import PackConfig
-from ptjax.train.batch import Batch, group_advantages, minibatches, policy_batches, weights_of
+from ptjax.train.batch import Batch, minibatches, policy_batches, weights_of
+from ptjax.train.estimate import group_advantages
 from ptjax.train.experiment import RLConfig
 
 PACK = PackConfig(length=64, actions=32, rows=8)

@@ -13,7 +13,7 @@ from train_toys import (
 )
 
 from ptjax.experience.mixture import Mixture
-from ptjax.train.batch import critic_advantages, whiten
+from ptjax.train.estimate import critic_advantages, whiten
 from ptjax.train.experiment import CriticConfig
 from ptjax.train.rl import RLState, prepare, update
 

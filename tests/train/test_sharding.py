@@ -19,7 +19,8 @@ from train_toys import (
 )
 
 from ptjax.models import decoder
-from ptjax.train.batch import Batch, group_advantages, policy_batches, value_batches
+from ptjax.train.batch import Batch, policy_batches, value_batches
+from ptjax.train.estimate import group_advantages
 from ptjax.train.experiment import CriticConfig
 from ptjax.train.networks import Trainer, critic_axes, critic_params
 from ptjax.train.objectives import critic_loss

@@ -1,0 +1,36 @@
+"""Rejection-sampling fine-tuning of SmolLM2-135M-Instruct on the demo's tasks.
+
+  python -m ptjax.launch bestofn --config configs/best_of_n_smollm2.py --workdir runs/bestofn
+
+Each step answers 8 tasks 8 times and learns from the best passed answer of each.
+Hardware: 2 CPU cores, 12 GB.
+"""
+
+from ml_collections import ConfigDict
+
+from ptjax.core.config import to_config_dict
+from ptjax.experience.collect import PolicyConfig
+from ptjax.experience.mixture import DomainConfig
+from ptjax.experience.packing import PackConfig
+from ptjax.rollout.engine import EngineConfig
+from ptjax.train.best_of_n import BestOfNExperiment
+from ptjax.train.on_policy import RolloutConfig
+from ptjax.train.optimizer import OptimizerConfig
+from ptjax.train.supervised import FitConfig
+
+
+def get_config() -> ConfigDict:
+  return to_config_dict(
+    BestOfNExperiment(
+      name="best_of_n_smollm2",
+      rollout=RolloutConfig(
+        domains=(DomainConfig("code"), DomainConfig("arithmetic")),
+        group_size=8,
+        policy=PolicyConfig(max_new_tokens=40),
+        engine=EngineConfig(num_slots=64, max_length=128, decode_chunk=8, adaptive=True),
+      ),
+      pack=PackConfig(length=384, actions=256, rows=2),
+      fit=FitConfig(num_steps=15, batch_size=8),
+      optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=2),
+    )
+  )
