@@ -1,9 +1,17 @@
 """Writes a trained policy, or any model that can be loaded, as a Hugging Face directory."""
 
 import argparse
+import contextlib
+import json
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ptjax.core.config import ConfigError, from_json
+from ptjax.core.config import ConfigError
+
+if TYPE_CHECKING:
+  from ptjax.models.decoder import Params
+  from ptjax.models.importer import Pretrained
 
 NAME = "export"
 HELP = "write a policy as a Hugging Face directory"
@@ -36,25 +44,47 @@ def run(args: argparse.Namespace) -> int:
   from ptjax.models.exporter import export_model
   from ptjax.models.importer import load_pretrained
 
-  target, note = Path(args.to), f"Exported by ptjax from `{args.source}`."
-  if args.workdir is None:
-    model = load_pretrained(args.source)
-    params = model.params
-  else:
-    stored = Path(args.workdir) / "config.json"
+  workdir, name = args.workdir and Path(args.workdir), args.source
+  if workdir is not None:
+    stored = workdir / "config.json"
     if not stored.is_file():
-      raise ConfigError(f"{args.workdir} holds no config.json; give the --workdir of a run")
-    from ptjax.train.experiment import Experiment
-    from ptjax.train.run import latest_policy
-
-    experiment = from_json(Experiment, stored.read_text())
-    step, params = latest_policy(experiment, Path(args.workdir))
-    model = load_pretrained(experiment.model.source)
-    note = f"Trained by ptjax from `{experiment.model.source}`, step {step}."
+      raise ConfigError(f"{workdir} holds no config.json; give the --workdir of a run")
+    name = json.loads(stored.read_text())["model"]["source"]
+  model, target = load_pretrained(name), Path(args.to)
+  params, note = model.params, f"Exported by ptjax from `{name}`."
+  if workdir is not None:
+    step, params = newest(workdir, model)
+    note = f"Trained by ptjax from `{name}`, step {step}."
   source = model.tokenizer_source
   export_model(model.config, params, target, source, dtype=args.dtype)
   if not source.is_dir():
     write_tokenizer(load_tokenizer(source), target)
+  if workdir is not None and (workdir / "manifest.json").exists():
+    shutil.copyfile(workdir / "manifest.json", target / "manifest.json")
   (target / "README.md").write_text(f"{note}\n\nsha256 of that model: {model.content_hash}\n")
   print(f"model  {target.resolve()}")
   return 0
+
+
+def newest(workdir: Path, model: "Pretrained") -> "tuple[int, Params]":
+  """Step and weights of the newest checkpoint, whose run began from `model`."""
+  from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints
+
+  if not (workdir / "checkpoints").is_dir():
+    raise ValueError(f"{workdir} holds no checkpoint yet; let its run save one first")
+  with contextlib.closing(Checkpoints(workdir, CheckpointConfig())) as checkpoints:
+    step = checkpoints.latest()
+    if step is None:
+      raise ValueError(f"{workdir} holds no checkpoint yet; let its run save one first")
+    meta = checkpoints.meta(step)
+    record = meta["model"]
+    if "members" in record:
+      raise ValueError(f"{checkpoints.path(step)} is a reward model; only policies are exported")
+    if record["start"] != model.content_hash:
+      raise ValueError(
+        f"{checkpoints.path(step)} began from weights of sha256 {record['start']}, the model of "
+        f"its configuration has {model.content_hash}; put the old one back"
+      )
+    network = "policy" if "mixture" in meta else "network"  # the other trainers have but one
+    state = checkpoints.restore_part(step, {network: {"params": model.params}})
+    return step, state[network]["params"]

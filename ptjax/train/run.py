@@ -15,7 +15,6 @@ from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summ
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
-from ptjax.models.decoder import Params
 from ptjax.train.experiment import Experiment
 from ptjax.train.manifest import write_run_manifest
 from ptjax.train.rl import PreemptionFlag, RLState, initial_entropy, train
@@ -97,22 +96,6 @@ def evaluate(
     rates, _ = _evaluate(session, state)
     observer.on_eval(f"step {state.step}", rates)
     return rates
-
-
-def latest_policy(experiment: Experiment, workdir: pathlib.Path) -> tuple[int, Params]:
-  """Step and policy of the newest checkpoint of a workdir; starts no sandbox.
-
-  Raises:
-    ValueError: there is no checkpoint, or it is of another model.
-  """
-  with contextlib.ExitStack() as stack:
-    session = stack.enter_context(open_session(experiment, workdir, sandboxes=False))
-    checkpoints = Checkpoints(workdir, experiment.checkpoint)
-    stack.callback(checkpoints.close)
-    if checkpoints.latest() is None:
-      raise ValueError(f"{workdir} holds no checkpoint yet; run train first")
-    state = restore(session, checkpoints, SILENT)
-    return state.step, state.policy.params
 
 
 class RunLog:

@@ -123,12 +123,8 @@ def _score_all(score, params, trajectories, packing: PackConfig, layout: Layout)
 
 
 @contextlib.contextmanager
-def open_session(
-  experiment: Experiment, workdir: pathlib.Path, *, sandboxes: bool = True
-) -> Iterator[Session]:
+def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Session]:
   """Builds a session; everything it started is stopped on leaving.
-
-  Without `sandboxes` none are started, and no episode that needs one can be played.
 
   Raises:
     ValueError: weights that cannot be read, shapes that do not fit the mesh, no sandbox
@@ -142,7 +138,7 @@ def open_session(
   pool = PoolConfig(
     backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
   )
-  needed = sandboxes and any(domain.sandboxed for domain in domains.values())
+  needed = any(domain.sandboxed for domain in domains.values())
   with asyncio.Runner() as runner, _sandboxes(pool if needed else None, runner) as sandbox:
     yield Session(
       experiment=e,
