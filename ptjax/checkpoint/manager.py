@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 
@@ -66,6 +67,12 @@ class Checkpoints:
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
     return self._manager.restore(step, args=args)["state"]
+
+  def restore_part(self, step: int, like: Any) -> Any:
+    """The arrays that `like` names and no others, in host memory, with its dtypes."""
+    args = jax.tree.map(lambda x: ocp.RestoreArgs(np.ndarray, dtype=x.dtype), like)
+    part = ocp.args.PyTreeRestore(like, restore_args=args, partial_restore=True)
+    return self._manager.restore(step, args=ocp.args.Composite(state=part))["state"]
 
   def wait(self) -> None:
     """Blocks until the last save is complete."""

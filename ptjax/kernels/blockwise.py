@@ -10,18 +10,27 @@ import jax
 import jax.numpy as jnp
 
 from ptjax.kernels.mask import masked_softmax
+from ptjax.kernels.scores import PLAIN, Scores, cap
 
 # G: query heads that share one key/value head. X: G x block, the rows of one product.
 
 
 def blockwise(
-  q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask_BTS: jax.Array, *, block: int = 64
+  q_BTNH: jax.Array,
+  k_BTKH: jax.Array,
+  v_BTKH: jax.Array,
+  mask_BTS: jax.Array,
+  scores: Scores = PLAIN,
+  sinks_N: jax.Array | None = None,
+  *,
+  block: int = 64,
 ) -> jax.Array:
   """As `reference`, to rounding; `mask_BTS` must be causal."""
   rows, length, num_kv, head_dim = k_BTKH.shape
   group = q_BTNH.shape[2] // num_kv
   q_BKGTH = q_BTNH.reshape(rows, length, num_kv, group, head_dim).transpose(0, 2, 3, 1, 4)
-  q_BKGTH = q_BKGTH * head_dim**-0.5
+  q_BKGTH = q_BKGTH * scores.scale_of(head_dim)
+  sink = None if sinks_N is None else sinks_N.reshape(num_kv, group, 1, 1)
   k_BKSH, v_BKSH = (x.transpose(0, 2, 1, 3) for x in (k_BTKH, v_BTKH))
 
   def one(start: int) -> jax.Array:
@@ -31,10 +40,11 @@ def blockwise(
       "BKXH,BKSH->BKXS", q_BKXH, k_BKSH[:, :, :stop], preferred_element_type=jnp.float32
     )
     scores_BKGTS = scores_BKXS.reshape(rows, num_kv, group, stop - start, stop)
-    weights = masked_softmax(scores_BKGTS, mask_BTS[:, None, None, start:stop, :stop])
+    mask = mask_BTS[:, None, None, start:stop, :stop]
+    weights = masked_softmax(cap(scores_BKGTS, scores.cap), mask, sink)
     weights_BKXS = weights.reshape(scores_BKXS.shape).astype(v_BTKH.dtype)
     out_BKXH = jnp.einsum("BKXS,BKSH->BKXH", weights_BKXS, v_BKSH[:, :, :stop])
-    return out_BKXH.reshape(rows, num_kv, group, stop - start, head_dim)
+    return out_BKXH.reshape(rows, num_kv, group, stop - start, -1)
 
   out_BKGTH = jnp.concatenate([one(i) for i in range(0, length, block)], axis=3)
-  return out_BKGTH.transpose(0, 3, 1, 2, 4).reshape(q_BTNH.shape).astype(q_BTNH.dtype)
+  return out_BKGTH.transpose(0, 3, 1, 2, 4).reshape(*q_BTNH.shape[:3], -1).astype(q_BTNH.dtype)

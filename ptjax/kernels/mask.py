@@ -50,19 +50,34 @@ def visible(
   mask_BTS &= (branch_k == 0) | (branch_k == branch_q)
   mask_BTS &= index_k <= index_q
   if spec.window is not None:
-    mask_BTS &= positions_BT[:, :, None] - positions_BT[:, None, :] < spec.window
+    mask_BTS &= within(spec.window, positions_BT)
   return mask_BTS
 
 
-def masked_softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
+def within(window: jax.Array | int, positions_BT: jax.Array) -> jax.Array:
+  """bool[B, T, S]: key s is one of the last `window` positions up to query t's own."""
+  return positions_BT[:, :, None] - positions_BT[:, None, :] < window
+
+
+def masked_softmax(scores: jax.Array, mask: jax.Array, sink: jax.Array | None = None) -> jax.Array:
   """Softmax over the last axis where `mask`; exactly 0 elsewhere and on empty rows.
 
   The mask comes before `exp`, so that a masked inf or nan reaches neither the value
   nor the gradient.
+
+  Args:
+    scores: f32[..., S].
+    mask: bool, as scores.
+    sink: f32[..., 1], the score of one more key, whose weight is left out of the result
+      (Xiao et al., 2023; learned in GPT-OSS).
   """
   scores = jnp.where(mask, scores, -jnp.inf)
   top = jnp.max(scores, axis=-1, keepdims=True)
+  if sink is not None:
+    top = jnp.maximum(top, sink)
   top = jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
   weights = jnp.exp(scores - top)
   total = jnp.sum(weights, axis=-1, keepdims=True)
+  if sink is not None:
+    total = total + jnp.exp(sink - top)
   return weights / jnp.where(total > 0, total, 1.0)

@@ -15,9 +15,21 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ptjax.core.config import one_line, parse_overrides
-from ptjax.launch import bestofn, distill, doctor, eval, prefer, reward, sft, sweep, train, view
+from ptjax.launch import (
+  bestofn,
+  distill,
+  doctor,
+  eval,
+  export,
+  prefer,
+  reward,
+  sft,
+  sweep,
+  train,
+  view,
+)
 
-VERBS = (train, sft, prefer, reward, bestofn, distill, eval, sweep, view, doctor)
+VERBS = (train, sft, prefer, reward, bestofn, distill, eval, export, sweep, view, doctor)
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130

@@ -1,9 +1,11 @@
 """The decoder: token ids to final hidden states; the heads are apart (`heads.py`).
 
-Every parameter of the blocks has a leading axis over the layers and the forward pass
-scans over it, so that compile time does not grow with depth.
+Every parameter of the blocks has a leading axis over the layers of its stack and the forward
+pass scans over it, so that compile time does not grow with depth. Layers of one stack have
+equal shapes; their windows and rotary embeddings, where they differ, are scanned with them.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,8 +15,13 @@ from flax import nnx
 
 from ptjax.kernels.attention import attention
 from ptjax.kernels.mask import MaskSpec
+from ptjax.kernels.scores import Scores
+from ptjax.models.attention import Attention
 from ptjax.models.config import DecoderConfig
-from ptjax.models.layers import Rotation, param, product, product_in_parts, rms_norm, rope, rotation
+from ptjax.models.experts import Experts
+from ptjax.models.feedforward import GatedMlp
+from ptjax.models.latent import LatentAttention
+from ptjax.models.layers import Rotation, norm, param, rotations
 
 Params = dict[str, Any]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -39,76 +46,64 @@ class Packed(NamedTuple):
   branch_ids_BT: jax.Array
 
 
-class Attention(nnx.Module):
-  """Grouped-query attention with rotary positions; parameters of all layers."""
-
-  def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-    c, lead, first = config, (config.num_layers,), ("layers",)
-    init = nnx.initializers.normal(c.d_model**-0.5)
-    kv = (c.d_model, c.num_kv_heads, c.head_dim)
-    self.wq = param(
-      rngs, (*lead, c.d_model, c.num_heads, c.head_dim), (*first, "embed", "heads", "head"), init
-    )
-    self.wk = param(rngs, lead + kv, (*first, "embed", "kv_heads", "head"), init)
-    self.wv = param(rngs, lead + kv, (*first, "embed", "kv_heads", "head"), init)
-    self.wo = param(
-      rngs, (*lead, c.num_heads, c.head_dim, c.d_model), (*first, "heads", "head", "embed"), init
-    )
-
-  def qkv(self, x: jax.Array, by: Rotation, c: DecoderConfig):
-    """x[..., D] to rotated queries [..., N, H], rotated keys and values [..., K, H]."""
-    q, k, v = (product(x, w[...], c).astype(x.dtype) for w in (self.wq, self.wk, self.wv))
-    return rope(q, by), rope(k, by), v
-
-  def out(self, heads: jax.Array, c: DecoderConfig) -> jax.Array:
-    """heads[..., N, H] back to the residual width."""
-    # Merged by hand: an einsum over both axes makes XLA transpose the weights each time.
-    flat = heads.reshape(*heads.shape[:-2], -1)
-    wo = self.wo[...].reshape((c.d_model, -1) if c.out_first else (-1, c.d_model))
-    return product(flat, wo, c).astype(heads.dtype)
-
-
-class GatedMlp(nnx.Module):
-  """(silu(x W_gate) * x W_up) W_down (Shazeer, 2020); parameters of all layers."""
-
-  def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-    c, lead, first = config, (config.num_layers,), ("layers",)
-    init = nnx.initializers.normal(c.d_model**-0.5)
-    self.w_gate = param(rngs, (*lead, c.d_model, c.d_ff), (*first, "embed", "ff"), init)
-    self.w_up = param(rngs, (*lead, c.d_model, c.d_ff), (*first, "embed", "ff"), init)
-    self.w_down = param(rngs, (*lead, c.d_ff, c.d_model), (*first, "ff", "embed"), init)
-
-  def __call__(self, x: jax.Array, c: DecoderConfig) -> jax.Array:
-    gate, up = product(x, self.w_gate[...], c), product(x, self.w_up[...], c)
-    hidden = (jax.nn.silu(gate) * up).astype(x.dtype)
-    return product_in_parts(hidden, self.w_down[...], c).astype(x.dtype)
-
-
 class Norm(nnx.Module):
   """The scale of an RMSNorm, with or without a leading layer axis."""
 
-  def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, *, stacked: bool):
-    lead, first = ((config.num_layers,), ("layers",)) if stacked else ((), ())
-    self.scale = param(rngs, (*lead, config.d_model), (*first, "embed"), nnx.initializers.ones)
+  def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, num_layers: int | None = None):
+    lead, first = ((), ()) if num_layers is None else ((num_layers,), ("layers",))
+    init = nnx.initializers.zeros if config.norm_offset else nnx.initializers.ones
+    self.scale = param(rngs, (*lead, config.d_model), (*first, "embed"), init)
 
   def __call__(self, x: jax.Array, c: DecoderConfig) -> jax.Array:
-    return rms_norm(x, self.scale[...], c.norm_eps)
+    return norm(x, self.scale[...], c)
 
 
 class Block(nnx.Module):
-  """One pre-norm block; built with the parameters of all layers, called with one layer's."""
+  """One pre-norm block; built with the parameters of a stack, called with one layer's."""
 
-  def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-    self.attn_norm = Norm(config, rngs, stacked=True)
-    self.attn = Attention(config, rngs)
-    self.mlp_norm = Norm(config, rngs, stacked=True)
-    self.mlp = GatedMlp(config, rngs)
+  def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, num_layers: int, *, dense: bool):
+    c, n = config, num_layers
+    self.attn_norm = Norm(c, rngs, n)
+    self.attn = Attention(c, rngs, n) if c.latent is None else LatentAttention(c, rngs, n)
+    self.mlp_norm = Norm(c, rngs, n)
+    self.mlp = GatedMlp(c, rngs, n, c.d_ff) if dense else Experts(c, rngs, n)
+    if c.post_norms:
+      self.attn_post_norm = Norm(c, rngs, n)
+      self.mlp_post_norm = Norm(c, rngs, n)
 
   def __call__(self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig):
-    """`attend(q, k, v) -> (heads, kept)` is packed attention, or the cache in decoding."""
-    heads, kept = attend(*self.attn.qkv(self.attn_norm(x, c), by, c))
-    x = x + self.attn.out(heads, c)
-    return x + self.mlp(self.mlp_norm(x, c), c), kept
+    """`attend(q, k, v, sinks) -> (heads, kept)`: packed attention, or the cache in decoding."""
+    heads, kept = attend(*self.attn.qkv(self.attn_norm(x, c), by, c), self.attn.sink(c))
+    y = self.attn.out(heads, c)
+    x = x + (self.attn_post_norm(y, c) if c.post_norms else y)
+    y = self.mlp(self.mlp_norm(x, c), c)
+    return x + (self.mlp_post_norm(y, c) if c.post_norms else y), kept
+
+
+class Kinds(NamedTuple):
+  """What the layers of one stack differ in, as scanned arrays; None where they do not.
+
+  Attributes:
+    window_L: i32, keys that a query sees at most.
+    rope_L: i32, index into `DecoderConfig.ropes`.
+  """
+
+  window_L: jax.Array | None
+  rope_L: jax.Array | None
+
+
+_UNBOUNDED = 2**31 - 1  # as a window: sees every key
+
+
+def _kinds(c: DecoderConfig, first: int, num_layers: int) -> Kinds:
+  def scanned(values: list[int]) -> jax.Array | None:
+    return None if len(set(values)) == 1 else jnp.asarray(values, jnp.int32)
+
+  layers = range(first, first + num_layers)
+  return Kinds(
+    scanned([c.layer_window(i) or _UNBOUNDED for i in layers]),
+    scanned([c.layer_rope(i) for i in layers]),
+  )
 
 
 def _remat(block: Callable, kind: str) -> Callable:
@@ -141,8 +136,10 @@ class Decoder(nnx.Module):
   def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
     self.config = config
     self.embed = Embedding(config, rngs)
-    self.layers = Block(config, rngs)
-    self.final_norm = Norm(config, rngs, stacked=False)
+    for name, num_layers in config.stacks.items():
+      dense = config.moe is None or name == "first_layers"
+      setattr(self, name, Block(config, rngs, num_layers, dense=dense))
+    self.final_norm = Norm(config, rngs)
     if not config.tie_embeddings:
       self.lm_head = LmHead(config, rngs)
 
@@ -156,12 +153,11 @@ class Decoder(nnx.Module):
   ) -> Any:
     """Hidden states hidden_BTD; with `keep_kv` also the rotated keys and values LBTKH."""
     c = self.config
-    graph, layers = nnx.split(self.layers)
     rows, length = packed.tokens_BT.shape
     lead, axes = ((rows * length,), ("batch",)) if c.merge_rows else ((rows, length), _ROW_AXES)
-    by = rotation(packed.positions_BT.reshape(lead), c.head_dim, c.rope_theta)
+    by_kind = rotations(packed.positions_BT.reshape(lead), c)
 
-    def attend(q, k, v):
+    def attend(window, q, k, v, sinks_N):
       q_BTNH, k_BTKH, v_BTKH = (x.reshape(rows, length, *x.shape[-2:]) for x in (q, k, v))
       out_BTNH = attention(
         q_BTNH,
@@ -172,21 +168,51 @@ class Decoder(nnx.Module):
         branch_ids_BT=packed.branch_ids_BT,
         positions_BT=packed.positions_BT,
         implementation=c.attention,
+        scores=scores_of(c),
+        window=window,
+        sinks_N=sinks_N,
       )
-      return out_BTNH.reshape(q.shape), (k_BTKH, v_BTKH) if keep_kv else None
-
-    def block(x, layer):
-      x, kv = nnx.merge(graph, layer)(x, by, attend, c)
-      return constrain(x, (*axes, None)), kv
+      return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 
     x = constrain(self.embed_tokens(packed.tokens_BT.reshape(lead)), (*axes, None))
-    x, kv = jax.lax.scan(_remat(block, c.remat), x, layers)
+    kept, first = [], 0
+    for name, num_layers in c.stacks.items():
+      graph, layers = nnx.split(getattr(self, name))
+
+      def block(x, scanned, graph=graph, first=first):
+        layer, kind = scanned
+        window = c.layer_window(first) if kind.window_L is None else kind.window_L
+        by = by_kind[c.layer_rope(first)]
+        if kind.rope_L is not None:
+          by = Rotation(*(jnp.stack(parts)[kind.rope_L] for parts in zip(*by_kind, strict=True)))
+        x, kv = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c)
+        return constrain(x, (*axes, None)), kv
+
+      kinds = _kinds(c, first, num_layers)
+      x, kv = jax.lax.scan(_remat(block, c.remat), x, (layers, kinds))
+      kept.append(kv)
+      first += num_layers
     hidden_BTD = self.final_norm(x, c).reshape(rows, length, c.d_model)
-    return (hidden_BTD, kv) if keep_kv else hidden_BTD
+    if not keep_kv:
+      return hidden_BTD
+    return hidden_BTD, kept[0] if len(kept) == 1 else jax.tree.map(
+      lambda *x: jnp.concatenate(x), *kept
+    )
 
   def embed_tokens(self, tokens: jax.Array) -> jax.Array:
     """Rows of the token table, in the activation dtype."""
-    return self.embed.table[...][tokens].astype(self.config.activation_dtype)
+    return embed(self.embed.table[...], tokens, self.config)
+
+
+def embed(table_VD: jax.Array, tokens: jax.Array, c: DecoderConfig) -> jax.Array:
+  """The residual stream's first value, [..., D] in the activation dtype."""
+  x = table_VD[tokens].astype(c.activation_dtype)
+  return x if c.embed_scale is None else x * jnp.asarray(c.embed_scale, x.dtype)
+
+
+def scores_of(c: DecoderConfig) -> Scores:
+  """How the model's attention scores are made."""
+  return Scores(c.query_scale, c.score_cap)
 
 
 def init_params(config: DecoderConfig, key: jax.Array) -> Params:

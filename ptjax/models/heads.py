@@ -4,13 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ptjax.kernels.scores import cap
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.layers import product, project
 
 
 def logits(params: Params, hidden_AD: jax.Array, c: DecoderConfig) -> jax.Array:
-  """Next-token logits f32[A, V] from hidden states, tied or not."""
+  """Next-token logits f32[A, V] from hidden states, tied or not, soft-capped where the model is."""
+  return cap(_products(params, hidden_AD, c), c.logit_cap)
+
+
+def _products(params: Params, hidden_AD: jax.Array, c: DecoderConfig) -> jax.Array:
   if "lm_head" in params:
     return product(hidden_AD, params["lm_head"]["w"], c)
   table_VD = params["embed"]["table"]

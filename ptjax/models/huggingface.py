@@ -1,29 +1,16 @@
-"""Hugging Face model directories of the Llama family: `config.json` and safetensors shards."""
+"""Hugging Face model directories: JSON files and safetensors shards."""
 
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors needs
 import numpy as np
 import safetensors
 
-from ptjax.models.config import DecoderConfig
-
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_ARCHITECTURE = "LlamaForCausalLM"
-
-# What the decoder computes: any other value of these keys would silently change the model.
-_FIXED = {
-  "hidden_act": "silu",
-  "attention_bias": False,
-  "mlp_bias": False,
-  "sliding_window": None,
-  "quantization_config": None,
-  "partial_rotary_factor": 1.0,
-}
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -37,59 +24,6 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   if not isinstance(value, dict):
     raise ValueError(f"{path} holds a {type(value).__name__}, expected a JSON object")
   return value
-
-
-def _rope_theta(raw: Mapping[str, Any], path: pathlib.Path) -> float:
-  """Base of the rotary frequencies, under either spelling: `rope_theta`, `rope_parameters`."""
-  theta = raw.get("rope_theta", 10_000.0)
-  for key in ("rope_scaling", "rope_parameters"):
-    rope = dict(raw.get(key) or {})
-    theta = rope.pop("rope_theta", theta)
-    # Older files say `type`; some carry both.
-    kinds = {rope.pop(k) for k in ("rope_type", "type") if k in rope} | {"default"}
-    if kinds != {"default"} or rope:
-      raise ValueError(f"{path}: {key} {raw[key]} is not supported; use a model without scaling")
-  if not isinstance(theta, int | float) or not theta > 0:
-    raise ValueError(f"{path}: rope_theta is {theta!r}, expected a positive number")
-  return float(theta)
-
-
-def decoder_config(directory: pathlib.Path) -> DecoderConfig:
-  """Model config from `config.json`.
-
-  Raises:
-    ValueError: missing file or key, another architecture, or a feature that the decoder
-      does not compute (biases, sliding window, rope scaling, quantised weights).
-  """
-  path = directory / "config.json"
-  raw = read_json(path)
-  architectures = raw.get("architectures") or []
-  if architectures != [_ARCHITECTURE]:
-    raise ValueError(f"{path}: architectures {architectures}; only {_ARCHITECTURE} is supported")
-  for key, expected in _FIXED.items():
-    if (value := raw.get(key, expected)) != expected:
-      raise ValueError(f"{path}: {key} is {value!r}; only {expected!r} is supported")
-
-  def number(key: str, kind: type = int, default: Any = None) -> Any:
-    value = default if raw.get(key) is None else raw[key]
-    if type(value) is not kind or not value > 0:
-      raise ValueError(f"{path}: {key!r} is {value!r}, expected a positive {kind.__name__}")
-    return value
-
-  d_model, num_heads = number("hidden_size"), number("num_attention_heads")
-  return DecoderConfig(
-    vocab_size=number("vocab_size"),
-    d_model=d_model,
-    num_layers=number("num_hidden_layers"),
-    num_heads=num_heads,
-    num_kv_heads=number("num_key_value_heads", default=num_heads),
-    head_dim=number("head_dim", default=d_model // num_heads),
-    d_ff=number("intermediate_size"),
-    rope_theta=_rope_theta(raw, path),
-    norm_eps=number("rms_norm_eps", float),
-    tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
-    max_position=number("max_position_embeddings"),
-  )
 
 
 def weight_files(directory: pathlib.Path) -> dict[pathlib.Path, tuple[str, ...] | None]:
@@ -137,6 +71,11 @@ def tensor_shapes(directory: pathlib.Path) -> dict[str, tuple[int, ...]]:
     ValueError: a shard is missing, damaged or truncated, or lacks a tensor of the index.
   """
   return {n: tuple(shard.get_slice(n).get_shape()) for shard, n in _open_shards(directory)}
+
+
+def tensor_kinds(directory: pathlib.Path) -> dict[str, str]:
+  """Name -> dtype of every tensor as safetensors spells it, such as BF16; reads headers only."""
+  return {n: shard.get_slice(n).get_dtype() for shard, n in _open_shards(directory)}
 
 
 def stream_tensors(directory: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:

@@ -1,21 +1,21 @@
 """Loads pretrained weights into the decoder's parameter tree.
 
-Both readers (`gguf.py`, `huggingface.py`) stream tensors under Hugging Face's names; this file
-alone knows where each of them lies in the tree. Stacked arrays are allocated once and filled
-layer by layer, so that peak host memory is the weights plus one tensor.
+Both readers (`gguf.py`, `huggingface.py`) stream tensors under Hugging Face's names;
+`weight_map.py` alone knows where each of them lies in the tree. Stacked arrays are allocated
+once and filled layer by layer, so that peak host memory is the weights plus one tensor.
 """
 
 import dataclasses
 import hashlib
 import importlib.metadata
-import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ptjax.models import gguf, huggingface
+from ptjax.models import families, gguf, huggingface, weight_map
 from ptjax.models.config import DecoderConfig
 
 _PACKAGE = "package:"
@@ -42,74 +42,16 @@ class Pretrained:
   content_hash: str
 
 
-@dataclasses.dataclass(frozen=True)
-class _Slot:
-  """Where one kind of tensor goes: path in the tree, shapes there and in the file."""
-
-  path: tuple[str, ...]
-  shape: tuple[int, ...]
-  stored: tuple[int, ...]
-  # A view of the stored array with the axes of `shape`; assigned, it is copied only once.
-  view: Callable[[np.ndarray], np.ndarray]
-
-
-def _vector(path: str, size: int) -> _Slot:
-  return _Slot(tuple(path.split("/")), (size,), (size,), lambda w: w)
-
-
-def _projection(path: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> _Slot:
-  """Stored [out, in], wanted [*inputs, *outputs]."""
-  stored = (math.prod(outputs), math.prod(inputs))
-  order = tuple(range(len(outputs), len(outputs) + len(inputs))) + tuple(range(len(outputs)))
-  return _Slot(
-    tuple(path.split("/")),
-    inputs + outputs,
-    stored,
-    lambda w: w.reshape(outputs + inputs).transpose(order),
-  )
-
-
-def _global_slots(c: DecoderConfig) -> dict[str, _Slot]:
-  table = (c.vocab_size, c.d_model)
-  slots = {
-    "model.embed_tokens.weight": _Slot(("embed", "table"), table, table, lambda w: w),
-    "model.norm.weight": _vector("final_norm/scale", c.d_model),
-  }
-  if not c.tie_embeddings:
-    slots["lm_head.weight"] = _projection("lm_head/w", (c.d_model,), (c.vocab_size,))
-  return slots
-
-
-def _layer_slots(c: DecoderConfig) -> dict[str, _Slot]:
-  """Slots of one layer; in the tree each has the layer axis in front."""
-  d, f = (c.d_model,), (c.d_ff,)
-  query, key = (c.num_heads, c.head_dim), (c.num_kv_heads, c.head_dim)
-  return {
-    "input_layernorm.weight": _vector("layers/attn_norm/scale", c.d_model),
-    "self_attn.q_proj.weight": _projection("layers/attn/wq", d, query),
-    "self_attn.k_proj.weight": _projection("layers/attn/wk", d, key),
-    "self_attn.v_proj.weight": _projection("layers/attn/wv", d, key),
-    "self_attn.o_proj.weight": _projection("layers/attn/wo", query, d),
-    "post_attention_layernorm.weight": _vector("layers/mlp_norm/scale", c.d_model),
-    "mlp.gate_proj.weight": _projection("layers/mlp/w_gate", d, f),
-    "mlp.up_proj.weight": _projection("layers/mlp/w_up", d, f),
-    "mlp.down_proj.weight": _projection("layers/mlp/w_down", f, d),
-  }
-
-
-def _slots(config: DecoderConfig) -> Iterator[tuple[str, _Slot, int | None]]:
-  """(Hugging Face name, slot, layer) of every tensor of the model."""
-  for name, slot in _global_slots(config).items():
-    yield name, slot, None
-  for layer in range(config.num_layers):
-    for name, slot in _layer_slots(config).items():
-      yield f"model.layers.{layer}.{name}", slot, layer
-
-
 def _ignored(name: str, config: DecoderConfig) -> bool:
-  # Old checkpoints carry the rotary frequencies, a constant; tied ones may repeat the table.
+  """Tensors that the decoder has no use for.
+
+  Old checkpoints carry the rotary frequencies, a constant; tied ones may repeat the table;
+  DeepSeek-V3 appends layers that predict further tokens.
+  """
   tied_head = name == "lm_head.weight" and config.tie_embeddings
-  return tied_head or name.endswith("rotary_emb.inv_freq")
+  extra = re.match(r"model\.layers\.(\d+)\.", name) if config.family == "deepseek_v3" else None
+  beyond = extra is not None and int(extra[1]) >= config.num_layers
+  return tied_head or beyond or name.endswith("rotary_emb.inv_freq")
 
 
 def check_tensors(
@@ -121,7 +63,7 @@ def check_tensors(
     ValueError: naming the first tensor that is missing, misshapen or unknown.
   """
   known = set()
-  for name, slot, _ in _slots(config):
+  for name, slot in weight_map.slots(config):
     if name not in shapes:
       raise ValueError(f"{source}: tensor {name!r} is missing; download the model again")
     if shapes[name] != slot.stored:
@@ -132,8 +74,10 @@ def check_tensors(
     known.add(name)
   for name in shapes:
     if name not in known and not _ignored(name, config):
-      raise ValueError(f"{source}: tensor {name!r} is unknown to the Llama decoder; "
-                       "use a plain Llama checkpoint")  # fmt: skip
+      raise ValueError(
+        f"{source}: tensor {name!r} is unknown to the {config.family} decoder; "
+        f"use a plain {config.family} checkpoint"
+      )
 
 
 def assemble(
@@ -144,9 +88,10 @@ def assemble(
 ) -> dict[str, Any]:
   """Fills the parameter tree from (Hugging Face name, array) pairs, checked beforehand.
 
-  Matrices come as [out, in] and leave as einsums read them: wq [L, D, N, H], wk and wv
-  [L, D, K, H], wo [L, N, H, D], w_gate and w_up [L, D, F], w_down [L, F, D], norm scales [L, D];
-  embed/table [V, D], final_norm/scale [D], and lm_head/w [D, V] where not tied.
+  Matrices come as [out, in] and leave as einsums read them, for the Llama family: wq
+  [L, D, N, H], wk and wv [L, D, K, H], wo [L, N, H, D], w_gate and w_up [L, D, F], w_down
+  [L, F, D], norm scales [L, D]; embed/table [V, D], final_norm/scale [D], and lm_head/w [D, V]
+  where not tied. `weight_map` says it for all.
 
   Args:
     config: the shapes.
@@ -158,23 +103,21 @@ def assemble(
     ValueError: embeddings are tied and the file holds another output matrix.
   """
   params: dict[str, Any] = {}
-  targets: dict[str, tuple[_Slot, np.ndarray]] = {}
-  for name, slot, layer in _slots(config):
+  targets: dict[str, list[tuple[weight_map.Slot, np.ndarray]]] = {}
+  for name, slot in weight_map.slots(config):
     node = params
     for key in slot.path[:-1]:
       node = node.setdefault(key, {})
-    lead = () if layer is None else (config.num_layers,)
     if slot.path[-1] not in node:
-      node[slot.path[-1]] = np.empty(lead + slot.shape, dtype)
-    leaf = node[slot.path[-1]]
-    targets[name] = slot, leaf if layer is None else leaf[layer]
+      node[slot.path[-1]] = np.empty(slot.lead + slot.shape, dtype)
+    leaf = node[slot.path[-1]][slot.index]
+    targets.setdefault(name, []).append((slot, leaf))
 
   repeated_table = None
   for name, weight in tensors:
-    if name in targets:
-      slot, leaf = targets[name]
+    for slot, leaf in targets.get(name, ()):
       leaf[...] = slot.view(weight)
-    elif name == "lm_head.weight":
+    if name == "lm_head.weight" and name not in targets:
       repeated_table = weight.astype(dtype)
   table = params["embed"]["table"]
   if repeated_table is not None and not np.array_equal(repeated_table, table):
@@ -240,7 +183,7 @@ def load_pretrained(source: str, dtype: np.typing.DTypeLike = np.float32) -> Pre
   """
   path = resolve_source(source)
   if path.is_dir():
-    config = huggingface.decoder_config(path)
+    config = families.decoder_config(path)
     shapes, tensors = huggingface.tensor_shapes(path), huggingface.stream_tensors(path)
   else:
     header = gguf.read_header(path)

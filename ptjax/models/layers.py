@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ptjax.models.config import DecoderConfig
+from ptjax.models.rotary import RopeScaling, frequencies
 
 
 def param(
@@ -130,6 +131,13 @@ def rms_norm(x: jax.Array, scale_D: jax.Array, eps: float) -> jax.Array:
   return (wide * inverse * scale_D).astype(x.dtype)
 
 
+def norm(x: jax.Array, scale_D: jax.Array, c: DecoderConfig) -> jax.Array:
+  """`rms_norm` with the model's epsilon; its scale is 1 + w where `c.norm_offset` says so."""
+  if c.norm_offset:
+    scale_D = 1.0 + scale_D.astype(jnp.float32)
+  return rms_norm(x, scale_D, c.norm_eps)
+
+
 class Rotation(NamedTuple):
   """Sine and cosine of every angle, f32[..., 1, H/2]: one computation for all layers."""
 
@@ -137,7 +145,9 @@ class Rotation(NamedTuple):
   cos: jax.Array
 
 
-def rotation(positions: jax.Array, head_dim: int, theta: float) -> Rotation:
+def rotation(
+  positions: jax.Array, head_dim: int, theta: float, scaling: RopeScaling | None = None
+) -> Rotation:
   """The angles position * theta^(-2i/H) of the pairs i.
 
   They are float32: in bfloat16 they are off by a radian at position 4096.
@@ -146,11 +156,22 @@ def rotation(positions: jax.Array, head_dim: int, theta: float) -> Rotation:
     positions: i32[...].
     head_dim: H.
     theta: base of the frequencies.
+    scaling: how the frequencies are changed for long contexts, see `models.rotary`.
   """
-  half = head_dim // 2
-  frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  frequency = frequencies(positions, head_dim, theta, scaling)
   angle = positions.astype(jnp.float32)[..., None, None] * frequency
-  return Rotation(jnp.sin(angle), jnp.cos(angle))
+  if scaling is None or scaling.attention_factor == 1.0:
+    return Rotation(jnp.sin(angle), jnp.cos(angle))
+  factor = scaling.attention_factor
+  return Rotation(factor * jnp.sin(angle), factor * jnp.cos(angle))
+
+
+def rotations(positions: jax.Array, c: DecoderConfig) -> tuple[Rotation, ...]:
+  """One rotation for each of the model's rotary embeddings, `c.ropes`."""
+  plain = Rotation(*(jnp.full((*positions.shape, 1, c.rotary_dim // 2), v) for v in (0.0, 1.0)))
+  return tuple(
+    plain if kind is None else rotation(positions, c.rotary_dim, *kind) for kind in c.ropes
+  )
 
 
 def rope(x: jax.Array, by: Rotation) -> jax.Array:

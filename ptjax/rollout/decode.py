@@ -10,7 +10,7 @@ from flax import nnx
 from ptjax.kernels.decode import decode_attention
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
-from ptjax.models.layers import rms_norm, rotation
+from ptjax.models.layers import norm, rotations
 from ptjax.rollout.sampling import SamplingParams, sample
 from ptjax.rollout.weights import EngineWeights
 
@@ -60,7 +60,7 @@ def empty_cache(config: DecoderConfig, slots: int, max_length: int) -> Cache:
   zeros = functools.partial(jnp.zeros, dtype=config.activation_dtype)
   return Cache(
     tuple(zeros((*heads, config.head_dim, max_length)) for _ in layers),
-    tuple(zeros((*heads, max_length, config.head_dim)) for _ in layers),
+    tuple(zeros((*heads, max_length, config.value_dim)) for _ in layers),
   )
 
 
@@ -154,19 +154,33 @@ def next_logits(
   length_R: jax.Array,
 ) -> tuple[jax.Array, Cache]:
   """Logits f32[R, V] after each slot's last token, which enters the cache at `length_R`."""
-  graph = nnx.graphdef(decoder.abstract(config).layers)
+  c, model = config, decoder.abstract(config)
+  graphs = [
+    nnx.graphdef(getattr(model, stack))
+    for stack, num_layers in c.stacks.items()
+    for _ in range(num_layers)
+  ]
   rows = jnp.arange(token_R.shape[0])
   keys, values = list(cache.k_RKHS), list(cache.v_RKSH)
-  x_RD = weights.decode["embed"]["table"][token_R].astype(config.activation_dtype)
-  by = rotation(length_R, config.head_dim, config.rope_theta)
-  for i, layer in enumerate(weights.layers):
+  x_RD = decoder.embed(weights.decode["embed"]["table"], token_R, c)
+  by_kind = rotations(length_R, c)
+  for i, (graph, layer) in enumerate(zip(graphs, weights.layers, strict=True)):
 
-    def attend(q_RNH, k_RKH, v_RKH, i=i):
+    def attend(q_RNH, k_RKH, v_RKH, sinks_N, i=i):
       keys[i] = keys[i].at[rows, :, :, length_R].set(k_RKH, mode="drop")
       values[i] = values[i].at[rows, :, length_R].set(v_RKH, mode="drop")
-      return decode_attention(q_RNH, keys[i], values[i], length_R + 1), None
+      heads_RNH = decode_attention(
+        q_RNH,
+        keys[i],
+        values[i],
+        length_R + 1,
+        scores=decoder.scores_of(c),
+        window=c.layer_window(i),
+        sinks_N=sinks_N,
+      )
+      return heads_RNH, None
 
-    x_RD, _ = nnx.merge(graph, layer)(x_RD, by, attend, config)
-  hidden_RD = rms_norm(x_RD, weights.decode["final_norm"]["scale"], config.norm_eps)
+    x_RD, _ = nnx.merge(graph, layer)(x_RD, by_kind[c.layer_rope(i)], attend, c)
+  hidden_RD = norm(x_RD, weights.decode["final_norm"]["scale"], c)
   logits_RV = heads.logits(weights.decode, hidden_RD, config)
   return logits_RV, Cache(tuple(keys), tuple(values))

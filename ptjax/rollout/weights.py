@@ -10,7 +10,8 @@ from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.layers import out_first
 
-_INPUT_AXES = {"wo": 2}  # [heads, head, embed]; all other weights have one
+_INPUT_AXES = {"wo": 2}  # [heads, head, embed]; all other matrices have one
+_MATRIX = "w"  # begins the names of what `layers.product` reads; experts and scales differ
 
 
 class EngineWeights(NamedTuple):
@@ -39,14 +40,18 @@ def decode_config(model: DecoderConfig) -> DecoderConfig:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _turned(model: DecoderConfig, params: Params) -> tuple[Params, tuple[Params, ...]]:
-  layers = params["layers"]
-  cut = tuple(jax.tree.map(lambda x: x[i], layers) for i in range(model.num_layers))  # noqa: B023
+  cut = tuple(
+    jax.tree.map(lambda x, i=i: x[i], params[stack])
+    for stack, num_layers in model.stacks.items()
+    for i in range(num_layers)
+  )
   rest = {name: part for name, part in params.items() if name == "lm_head"}
   if not model.out_first:
     return rest, cut
 
   def turn(path, w):
-    return w if w.ndim == 1 else out_first(w, _INPUT_AXES.get(path[-1].key, 1))
+    name = path[-1].key
+    return out_first(w, _INPUT_AXES.get(name, 1)) if name.startswith(_MATRIX) else w
 
   return jax.tree_util.tree_map_with_path(turn, (rest, cut))
 

@@ -21,7 +21,11 @@ class Rules:
     vocab: rows of the token table.
     heads: query heads.
     kv_heads: key/value heads.
-    head: width of a head.
+    head: width of a head, and what is normalised within one.
+    latent: width of the latents of latent attention.
+    expert: experts of a mixture.
+    experts: their scores in the router.
+    expert_ff: width of one expert.
     ff: feed-forward width.
     layers: the layer axis that the forward pass scans over.
   """
@@ -33,6 +37,10 @@ class Rules:
   heads: MeshAxes = ("tensor",)
   kv_heads: MeshAxes = ("tensor",)
   head: MeshAxes = ()
+  latent: MeshAxes = ()
+  expert: MeshAxes = ("expert",)
+  experts: MeshAxes = ()
+  expert_ff: MeshAxes = ("tensor",)
   ff: MeshAxes = ("tensor",)
   layers: MeshAxes = ()
 

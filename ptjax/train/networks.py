@@ -60,6 +60,9 @@ def critic_axes(model: DecoderConfig) -> Params:
 def critic_params(policy: Params, num_layers: int) -> Params:
   """A critic whose trunk is the policy's first layers, and whose head predicts 0."""
   trunk = {k: v for k, v in policy.items() if k != "lm_head"}
+  dense = policy.get("first_layers")  # a stack of their own, and all of them in any trunk
+  if dense is not None:
+    num_layers -= len(dense["attn_norm"]["scale"])
   trunk["layers"] = jax.tree.map(lambda x: x[:num_layers], policy["layers"])
   return {"trunk": trunk, "head": heads.init_value_head(policy["embed"]["table"].shape[1])}
 

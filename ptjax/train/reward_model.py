@@ -206,7 +206,7 @@ def init_reward_model(
     raise ValueError(
       f"reward.num_layers {depth} exceeds the {loaded.model.num_layers} layers of the model"
     )
-  trunk = dataclasses.replace(loaded.model, num_layers=depth, tie_embeddings=True)
+  trunk = dataclasses.replace(loaded.model.first(depth), tie_embeddings=True)
   params = critic_params(loaded.start, depth)
   key = jax.random.fold_in(jax.random.key(seed), 0x52)
   params["head"] = heads.init_reward_head(key, trunk.d_model, config.members, num_domains)

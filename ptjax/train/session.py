@@ -193,7 +193,7 @@ def _critic(e: Experiment, model: DecoderConfig, mesh: jax.sharding.Mesh) -> Cri
       f"starts from"
     )
   # Without an output matrix: a scalar head takes its place.
-  trunk = dataclasses.replace(model, num_layers=depth, tie_embeddings=True)
+  trunk = dataclasses.replace(model.first(depth), tie_embeddings=True)
   layout = Layout(mesh, e.critic.rules)
   loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches

@@ -1,5 +1,6 @@
 """Checkpoints: bitwise round trips, other meshes, asynchronous saves, other models."""
 
+import contextlib
 import json
 import pathlib
 
@@ -162,3 +163,15 @@ def test_another_model_is_refused():
 def test_config_is_checked(wrong):
   with pytest.raises(ValueError, match="must be >= 1"):
     CheckpointConfig(**wrong)
+
+
+def test_a_part_is_restored_to_host_memory(trainer, tmp_path):
+  """The parameters without the moments, by a process that has no mesh."""
+  state = trained(trainer, layout_of(8, fsdp=4, tensor=2))
+  with contextlib.closing(Checkpoints(tmp_path, CheckpointConfig())) as saving:
+    saving.save(1, {"policy": state}, {})
+  like = host(state.params)
+  with contextlib.closing(Checkpoints(tmp_path, CheckpointConfig())) as reading:
+    part = reading.restore_part(1, {"policy": {"params": like}})
+  assert_bitwise(part, {"policy": {"params": like}})
+  assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(part))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from ptjax.models import huggingface
+from ptjax.models import families, huggingface
 from ptjax.models.importer import content_hash, load_pretrained, resolve_source
 
 TINY = pathlib.Path(__file__).parent / "fixtures" / "tiny_llama"
@@ -104,7 +104,7 @@ def test_constant_rotary_frequencies_are_ignored(tiny):
 )
 def test_both_spellings_of_rope(tiny, changes):
   edit(tiny / "config.json", **changes)
-  assert huggingface.decoder_config(tiny).rope_theta == 500.0
+  assert families.decoder_config(tiny).rope_theta == 500.0
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,13 @@ def test_both_spellings_of_rope(tiny, changes):
     ({"sliding_window": 128}, "sliding_window"),
     ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling.*'llama3'"),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.*'linear'"),
+    ({"rope_scaling": {"type": "su", "factor": 2.0}}, "rope_scaling.*'su'"),
     (
-      {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
-      "rope_parameters.*'yarn'",
+      {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta": 1.0}},
+      "rope_parameters.*'yarn' does not know: beta",
     ),
+    ({"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling.*factor is '2'"),
+    ({"rope_scaling": {"type": "linear", "rope_type": "yarn"}}, "rope_scaling.*is not supported"),
     ({"rope_parameters": None, "rope_theta": "big"}, "rope_theta is 'big'"),
     ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     ({"vocab_size": 97}, r"embed_tokens.weight' has shape \(96, 32\).*\(97, 32\)"),

