@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from train_toys import critic_experiment, session_on, toy_domain, toy_experiment, toy_trajectories
 
+from ptjax.algos.advantages import rloo
 from ptjax.algos.entropy import EntropyState
 from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints
 from ptjax.core.metrics import summarize
@@ -18,6 +19,7 @@ from ptjax.experience.groups import DynamicSampling
 from ptjax.experience.mixture import DomainConfig, Mixture
 from ptjax.experience.packing import PackConfig
 from ptjax.rewards.shaping import ShapingConfig
+from ptjax.train.estimate import outcome_rewards
 from ptjax.train.experiment import EntropyControl, RLConfig
 from ptjax.train.objectives import PolicyObjective
 from ptjax.train.policy_objective import CorrectionConfig
@@ -133,14 +135,16 @@ def test_the_kl_is_in_the_reward_alone(everything):
   trajectories = toy_trajectories()
   batch, _ = prepare(session, dataclasses.replace(end, step=1), trajectories)
   assert batch.reference_logprobs is None
-  plain = dataclasses.replace(
-    session.experiment.rl, objective=PolicyObjective(), shaping=ShapingConfig()
-  )
-  e = dataclasses.replace(session.experiment, rl=plain)
-  without, _ = prepare(
-    dataclasses.replace(session, experiment=e), dataclasses.replace(end, step=1), trajectories
-  )
-  assert not np.allclose(np.concatenate(batch.advantages), np.concatenate(without.advantages))
+  e = session.experiment
+  # The toy sampler reported -3 for every token: k1 = -3 - reference, summed over the answer.
+  reference = session.logprobs(session.start, trajectories)
+  rewards = [
+    r - 0.1 * float(np.sum(-3 - ref))
+    for r, ref in zip(outcome_rewards(trajectories, e.rl, 8), reference, strict=True)
+  ]
+  wanted = rloo(rewards, [t.group for t in trajectories])
+  got = [advantages[0] for advantages in batch.advantages]
+  np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_old_log_probs_of_the_sampler_need_no_forward_pass(everything):
