@@ -21,6 +21,7 @@ from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
 from ptjax.train import supervised
 from ptjax.train.experiment import ModelConfig
+from ptjax.train.manifest import write_run_manifest
 from ptjax.train.networks import Trainer
 from ptjax.train.on_policy import (
   NumberedTask,
@@ -147,5 +148,6 @@ def run(e: BestOfNExperiment, workdir: pathlib.Path, observer: FitObserver) -> N
   )
   observer.on_status("loading the model and starting the sandboxes")
   with open_session(sampling, workdir) as session:
+    write_run_manifest(session, workdir)
     problem = best_of_n_problem(session, e)
     supervised.run(problem, e.fit, e.checkpoint, workdir, observer)

@@ -31,6 +31,7 @@ from ptjax.train import supervised
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_states
 from ptjax.train.loading import Loaded, load_model
+from ptjax.train.manifest import write_run_manifest
 from ptjax.train.networks import Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.on_policy import (
@@ -189,6 +190,7 @@ def run(e: DistillExperiment, workdir: pathlib.Path, observer: FitObserver) -> N
   )
   observer.on_status("loading student and teacher, and starting the sandboxes")
   with open_session(sampling, workdir) as session:
+    write_run_manifest(session, workdir)
     teacher = load_model(e.teacher, session.policy_layout.mesh, e.rules)
     problem = distill_problem(session, teacher, e)
     supervised.run(problem, e.fit, e.checkpoint, workdir, observer)

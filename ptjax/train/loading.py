@@ -1,11 +1,13 @@
 """A pretrained model on the mesh: what every kind of training starts from."""
 
 import dataclasses
+import pathlib
 
 import jax
 from jax.sharding import Mesh
 
 from ptjax.data.chat_template import ChatTemplate
+from ptjax.data.provenance import write_manifest
 from ptjax.data.tokenizer import load_tokenizer
 from ptjax.experience.packing import PackConfig
 from ptjax.models import decoder
@@ -55,6 +57,16 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   layout = Layout(mesh, rules)
   start = layout.place(pretrained.params, decoder.logical_axes(model))
   return Loaded(model, pretrained.content_hash, template, layout, start)
+
+
+def record_model(config: ModelConfig, loaded: Loaded, workdir: pathlib.Path) -> None:
+  """Writes the section "model" of the workdir's manifest."""
+  record = {
+    "source": config.source,
+    "weights_sha256": loaded.content_hash,
+    "tokenizer_sha256": loaded.template.tokenizer.content_hash,
+  }
+  write_manifest(workdir, "model", record)
 
 
 def check_rows(pack: PackConfig, layout: Layout) -> None:

@@ -22,6 +22,7 @@ from ptjax.data.annotated_pairs import ORIGIN, AnnotatedPair, read_pairs
 from ptjax.data.assistant_mask import Example
 from ptjax.data.provenance import PERMISSIVE, sha256_of, write_manifest
 from ptjax.experience.packing import PackConfig, Packed, Place, Rows, pack
+from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.train.batch import micro_batches
@@ -166,17 +167,18 @@ def sequence_scores(logp_BA: jax.Array, rows: Rows, *, mean: bool) -> jax.Array:
   return sums_BA.reshape(-1)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _score(model: DecoderConfig, chunk: int, layout: Layout, params: Params, rows: Rows):
+  constrain = layout.constrain
+  return action_logprobs(model, params, rows, SamplingConfig(), chunk=chunk, constrain=constrain)[0]
+
+
 def make_scorer(
   loaded: Loaded, packing: PackConfig, chunk: int
 ) -> Callable[[Params, Sequence[Example]], list[np.ndarray]]:
   """A function that gives the log-probs of each example's trained tokens, without gradient."""
 
-  @jax.jit
-  def score(params: Params, rows: Rows) -> jax.Array:
-    constrain = loaded.layout.constrain
-    return action_logprobs(
-      loaded.model, params, rows, SamplingConfig(), chunk=chunk, constrain=constrain
-    )[0]
+  score = functools.partial(_score, loaded.model, chunk, loaded.layout)
 
   def scorer(params: Params, examples: Sequence[Example]) -> list[np.ndarray]:
     if not examples:

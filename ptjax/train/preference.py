@@ -28,7 +28,7 @@ from ptjax.train import supervised
 from ptjax.train.examples import Shuffled
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_logprobs
-from ptjax.train.loading import Loaded, check_rows, load_model
+from ptjax.train.loading import Loaded, check_rows, load_model, record_model
 from ptjax.train.networks import Layout, Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.optimizer import OptimizerConfig
@@ -378,6 +378,7 @@ def run(e: PreferenceExperiment, workdir: pathlib.Path, observer: FitObserver) -
   check_rows(e.pack, Layout(mesh, e.rules))
   observer.on_status("loading the model and the pairs")
   loaded = load_model(e.model, mesh, e.rules)
+  record_model(e.model, loaded, workdir)
   train, heldout = read_split(e.data, unpaired=e.objective.loss == "kto", workdir=workdir)
   observer.on_status(
     f"{len(train)} comparisons to train on, {len(heldout)} held out"

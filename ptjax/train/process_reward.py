@@ -29,7 +29,7 @@ from ptjax.sharding.mesh import make_mesh
 from ptjax.train import supervised
 from ptjax.train.batch import micro_batches
 from ptjax.train.examples import Shuffled, is_heldout, prompt_key
-from ptjax.train.loading import Loaded, check_rows, load_model
+from ptjax.train.loading import Loaded, check_rows, load_model, record_model
 from ptjax.train.networks import Layout, Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.pairs import write_origins
@@ -167,6 +167,7 @@ def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> No
   check_rows(e.pack, Layout(mesh, e.rules))
   observer.on_status("loading the model and the judged answers")
   loaded = load_model(e.model, mesh, e.rules)
+  record_model(e.model, loaded, workdir)
   items = read_steps(e.data.path, licenses=e.data.licenses)
   write_origins(workdir, e.data.path, items)
   held = [is_heldout(prompt_key(i.messages), e.data.heldout) for i in items]

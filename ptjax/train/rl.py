@@ -98,6 +98,12 @@ def trains(e: Experiment, played: Played) -> bool:
   return played.trainable or bootstrapped
 
 
+def lost_episodes(e: Experiment, played: list[Played]) -> list[Played]:
+  """Those that the machinery lost. A cut answer that its domain does not score is none of them:
+  that depends on the configuration alone."""
+  return [p for p in played if not trains(e, p) and p.grade.outcome is not Outcome.TRUNCATED]
+
+
 def staleness(trajectory: Trajectory, step: int) -> int:
   """Steps since the oldest of its tokens was sampled."""
   return step - int(trajectory.policy_versions[trajectory.action_mask].min())
@@ -138,7 +144,7 @@ def play_groups(
       seed=sampling_seed(e.seed, state.step, number),
     )
   )
-  lost = [p for p in played if not trains(e, p)]
+  lost = lost_episodes(e, played)
   if lost and e.rl.deterministic:
     raise InfrastructureError(
       f"step {state.step}: episode {lost[0].spec.index} of domain {lost[0].spec.task.domain} "

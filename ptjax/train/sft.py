@@ -29,7 +29,7 @@ from ptjax.train.batch import micro_batches
 from ptjax.train.examples import Source, is_heldout, prompt_key
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_logprobs
-from ptjax.train.loading import Loaded, check_rows, load_model
+from ptjax.train.loading import Loaded, check_rows, load_model, record_model
 from ptjax.train.networks import Layout, Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.optimizer import OptimizerConfig
@@ -199,6 +199,7 @@ def run(e: SFTExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
   observer.on_status("checking the data, loading the model")
   data = open_data(e.data, workdir, e.seed)
   loaded = load_model(e.model, mesh, e.rules)
+  record_model(e.model, loaded, workdir)
   encode = encoder(e.data, loaded.template)
   train = data.stream(OneSide(encode, e.heldout.share, heldout=False))
   heldout = read_heldout(e.data, OneSide(encode, e.heldout.share, heldout=True), e.heldout.examples)

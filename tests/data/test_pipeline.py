@@ -147,7 +147,7 @@ def document(record) -> Example:
   return Example(tokens, np.arange(length) > 0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
   sizes=st.lists(st.integers(1, 7), min_size=1, max_size=2),
   epochs=st.sampled_from([None, 1, 2]),

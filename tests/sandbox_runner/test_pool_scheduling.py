@@ -198,17 +198,17 @@ def test_a_program_is_never_run_again_for_how_it_ends(tmp_path: Path):
     "timeout": "while True: pass",
     "output_limit": "print('x' * 5000)",
     "oom": "bytearray(300 << 20)",
-    "infra_error": None,
+    "infra_error": "its file has no room",
   }
 
   async def go():
     async with Pool(PoolConfig("bwrap", 1, audit_path=str(path))) as pool:
       results = []
       for name, program in programs.items():
-        argv = ("python3", "-c", program) if program else ("no-such-program",)
         wall_s = 0.5 if name == "timeout" else 60.0
-        limits = Limits(wall_s=wall_s, output_bytes=1000, memory_mb=64)
-        results.append(await pool.run(Request(argv, limits=limits)))
+        limits = Limits(wall_s=wall_s, output_bytes=1000, memory_mb=64, disk_mb=1)
+        files = {"f": bytes(2 << 20)} if name == "infra_error" else {}
+        results.append(await pool.run(Request(("python3", "-c", program), files, limits=limits)))
       return results
 
   outcomes = [str(r.outcome) for r in asyncio.run(go())]

@@ -17,7 +17,7 @@ from ptjax.train.loading import Loaded, load_model
 def load_toy(source: Path, devices: int = 1, **sizes: int) -> Loaded:
   """The tiny model on the first few devices."""
   mesh = make_mesh(MeshConfig(**sizes), jax.devices()[:devices])
-  return load_model(ModelConfig(str(source)), mesh, Rules())
+  return load_model(ModelConfig(str(source), remat="none"), mesh, Rules())
 
 
 def write_jsonl(path: Path, records) -> Path:

@@ -11,7 +11,9 @@ from train_toys import critic_experiment, session_on, toy_domain, toy_experiment
 from ptjax.algos.entropy import EntropyState
 from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints
 from ptjax.core.metrics import summarize
+from ptjax.core.types import Outcome
 from ptjax.domains.catalog import DOMAINS
+from ptjax.domains.domain import Grade
 from ptjax.experience.groups import DynamicSampling
 from ptjax.experience.mixture import DomainConfig, Mixture
 from ptjax.experience.packing import PackConfig
@@ -19,7 +21,15 @@ from ptjax.rewards.shaping import ShapingConfig
 from ptjax.train.experiment import EntropyControl, RLConfig
 from ptjax.train.objectives import PolicyObjective
 from ptjax.train.policy_objective import CorrectionConfig
-from ptjax.train.rl import RLState, initial_entropy, prepare, train, trains
+from ptjax.train.rl import (
+  RLState,
+  initial_entropy,
+  lost_episodes,
+  prepare,
+  sampling_seed,
+  train,
+  trains,
+)
 from ptjax.train.run import SILENT, restore, save
 
 # A step far above any entropy of the tiny model: the coefficient rises at every step.
@@ -87,10 +97,15 @@ def test_groups_are_drawn_until_they_teach(everything):
     assert len(groups) == dropped + 2 - record["groups/missing"]
     assert 1 <= record["groups/rounds"] <= 3
     assert len(played) == 4 * len(groups)
-    # Each rollout of a step has a seed of its own: no answer is played twice for one task.
-    assert len({(p.spec.group, p.spec.index) for p in played}) == len(played)
   assert sum(r["groups/rounds"] for r in records) > 2, "nothing was ever refilled"
   assert sum(r["groups/missing"] for r in records) < 4, "nothing was ever kept"
+
+
+def test_each_rollout_of_a_step_has_a_seed_of_its_own():
+  """Its episodes have the same numbers; the first rollout's seed is that of a step without more."""
+  seeds = [sampling_seed(3, 5, number) for number in range(4)]
+  assert len(set(seeds)) == 4
+  assert seeds[0] == sampling_seed(3, 5)
 
 
 def test_the_entropy_coefficient_rises_and_is_saved(everything, tmp_path):
@@ -169,6 +184,9 @@ def test_cut_answers_train_the_critic_by_bootstrapping(tied_source, tmp_path):
     assert all(trains(e, p) for p in cut)
     without = dataclasses.replace(e, critic=dataclasses.replace(critic, bootstrap_truncated=False))
     assert not any(trains(without, p) for p in cut)
+    assert lost_episodes(without, cut) == []
+    failed = dataclasses.replace(cut[0], grade=Grade(Outcome.INFRA_FAILED, {}))
+    assert lost_episodes(e, [*cut, failed]) == [failed]
     assert records[-1]["critic/grad_norm"] > 1e-3
 
     trajectories = [p.trajectory(e.seed) for p in all_played[-1]]

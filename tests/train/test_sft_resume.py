@@ -1,5 +1,6 @@
 """The verb `sft`: killed, preempted and started again, it ends as if it had never died."""
 
+import json
 import os
 import signal
 import subprocess
@@ -74,6 +75,12 @@ def test_metrics_and_heldout_results_are_identical(runs):
   assert [r["when"] for r in whole if "when" in r] == ["before", "step 3", "step 6", "after"]
   assert all(r["optim/grad_norm"] > 1e-3 for r in whole if "when" not in r)
   assert broken == whole
+
+
+def test_the_manifest_names_model_and_data(runs):
+  manifest = json.loads((runs[1] / "manifest.json").read_text())
+  assert len(manifest["model"]["weights_sha256"]) == 64
+  assert [source["license"] for source in manifest["data"]] == ["CC0-1.0"]
 
 
 def test_the_terminal_says_where_it_went_on(runs):
