@@ -26,7 +26,7 @@ STRIDE = 7  # of the numbers of a gradient, as in `make_families.py`
 def model(name):
   pretrained = load_pretrained(str(FIXTURES / "families" / name))
   # What is computed again is tested elsewhere, and costs compile time here.
-  config = dataclasses.replace(pretrained.config, remat="none", ff_parts=1)
+  config = dataclasses.replace(pretrained.config, remat="none", ff_parts=1, merge_rows=True)
   return dataclasses.replace(pretrained, config=config)
 
 
