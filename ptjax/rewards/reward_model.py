@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
+from ptjax.core.config_build import build
 from ptjax.data.assistant_mask import Example, encode_conversation
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.data.tokenizer import load_tokenizer
@@ -143,7 +144,7 @@ def load_reward_model(workdir: str | pathlib.Path) -> RewardModel:
     for key in parents:
       node = node.setdefault(key, {})
     node[last] = leaf
-  model = DecoderConfig(**record["model"])
+  model = build(DecoderConfig, record["model"], "model")
   on_cpu = jax.default_backend() == "cpu"
   model = dataclasses.replace(model, remat="none", merge_rows=on_cpu)
   decoder.check_params(model, params["trunk"])

@@ -167,6 +167,18 @@ class Supervisor:
     write_frame(self.control_out, header, blob)
 
 
+def reset_signals():
+  """As a new interpreter has them, whatever this runner had ignored or blocked, as nohup does.
+
+  A task would inherit it: Ctrl-C, for one, would not reach a program on a terminal.
+  """
+  signal.pthread_sigmask(signal.SIG_SETMASK, ())
+  for which in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+    if signal.getsignal(which) == signal.SIG_IGN:
+      signal.signal(which, signal.SIG_DFL)
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def supervise():
   """Takes the pipe pair off the standard descriptors and serves it."""
   control_in, control_out = os.dup(0), os.dup(1)
@@ -174,6 +186,7 @@ def supervise():
   os.dup2(null, 0)
   os.dup2(null, 1)
   prctl(PR_SET_DUMPABLE, 0)  # no task may look into this process, whatever its user
+  reset_signals()
   forgo_capabilities()
   setup, _ = read_frame(control_in)
   return Supervisor(control_in, control_out, setup).serve()

@@ -125,7 +125,7 @@ def test_every_option_is_explained():
         assert {c.dest for c in action._choices_actions if c.help} == set(action.choices)
       else:
         assert action.help, (one.prog, action.dest)
-  assert len(parsers) == 11
+  assert len(parsers) == 12
 
 
 def test_no_backend_is_said_with_the_way_to_get_one(tmp_path: Path):

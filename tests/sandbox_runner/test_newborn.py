@@ -3,6 +3,8 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,3 +153,30 @@ def test_a_refused_fork_is_tried_again(monkeypatch):
   answers.append(OSError(errno.EPERM, "not allowed"))
   with pytest.raises(OSError, match="not allowed"):
     kernel.patiently(fork)
+
+
+def test_what_the_runner_ignores_or_blocks_is_not_the_programs():
+  """A runner that nohup or a shell has started in the background."""
+  code = (
+    "import asyncio, signal\n"
+    "from sandbox_runner import *\n"
+    "for which in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):\n"
+    "  signal.signal(which, signal.SIG_IGN)\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGINT})\n"
+    "SHOW = 'import signal; print(signal.getsignal(2) is signal.default_int_handler)'\n"
+    "PROGRAMS = ('grep', '-E', '^Sig(Ign|Blk)', '/proc/self/status'), ('python3', '-c', SHOW)\n"
+    "async def main():\n"
+    "  async with Pool(PoolConfig('bwrap', 1)) as pool:\n"
+    "    for program in PROGRAMS:\n"
+    "      print((await pool.run(Request(program))).stdout.decode(), end='')\n"
+    "asyncio.run(main())\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    capture_output=True,
+    text=True,
+    cwd=Path(__file__).parent.parent.parent,
+    check=True,
+  )
+  none = "0" * 16
+  assert done.stdout == f"SigBlk:\t{none}\nSigIgn:\t{none}\nTrue\n"
