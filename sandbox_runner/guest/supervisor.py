@@ -51,6 +51,7 @@ class Supervisor:
     self.terminal = None
     self.newborn: Newborn | None = None
     self.stays = False  # processes of a shell are in the box: nobody is born beside them in advance
+    self.inherits = False  # what an earlier step of the session has written is in the box
     self.wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -99,7 +100,7 @@ class Supervisor:
     try:
       be_born(self, self.box, ends, inbox)
       rehearse()
-      task = become_task(inbox, self.image_env)
+      task = become_task(inbox, self.image_env, self.inherits)
       name = task["argv"][0]
       if task["cwd"]:
         enter_directory(task["cwd"])
@@ -145,6 +146,7 @@ class Supervisor:
       self.send(report)
       self.send(Reading(task["copy_out"], self.send).walk(self.box.work))
       report = {"clean": True}  # this comes last, however long it takes to forget the task
+    self.inherits = self.stays or task["keep"]
     if not self.stays:
       self.box.forget(task["keep"])
     self.send(report)

@@ -153,10 +153,12 @@ def rehearse():
   sys.stdout.flush()
 
 
-def become_task(inbox, image_env):
+def become_task(inbox, image_env, inherits):
   """Waits for the task, and lets its program find what it asked for. Returns its header.
 
-  Does not return if there is none, or nothing but its files was wanted.
+  Does not return if there is none, or nothing but its files was wanted. Where the box `inherits`
+  what an earlier step has written, that step may be why files cannot be: it left a directory in
+  their place, or no room. The program then ends as one that cannot be run.
   """
   sizes = inbox.wait()
   if sizes is None:
@@ -172,9 +174,14 @@ def become_task(inbox, image_env):
     for target in range(FIRST_FD):
       os.dup2(slave, target)
     os.close(slave)
-  if task["entries"] is not None:
-    restore_entries(task["entries"], inbox)
-  write_files(task["files"], inbox)
+  try:
+    if task["entries"] is not None:
+      restore_entries(task["entries"], inbox)
+    write_files(task["files"], inbox)
+  except OSError as e:
+    if not inherits or not task["argv"] or e.errno in OUR_FAULTS:
+      raise
+    refuse(e.filename or "files", e, CANNOT_RUN)
   if not task["argv"]:
     os._exit(0)  # the files were all that was wanted
   limit_resources(task)

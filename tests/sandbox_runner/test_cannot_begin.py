@@ -3,7 +3,7 @@
 import pytest
 from sandbox_driver import Driver
 
-from sandbox_runner import Outcome, Request, Result
+from sandbox_runner import Limits, Outcome, Request, Result
 
 
 def run(driver: Driver, *argv: str, **fields) -> Result:
@@ -61,3 +61,27 @@ def test_a_script_that_python_cannot_read(driver: Driver):
   result = driver.run(go())
   assert (result.outcome, result.exit_code) == (Outcome.exit, 2), result
   assert b"can't open file" in result.stderr
+
+
+@pytest.mark.parametrize(
+  ("before", "said"),
+  [
+    ("mkdir -p d/f", b"d/f: Is a directory\n"),
+    ("mkdir d; chmod 0 d", b"d/f: Permission denied\n"),
+    ("touch d", b"/work/d: File exists\n"),
+    ("head -c 64M /dev/zero >full", b"files: No space left on device\n"),
+  ],
+)
+def test_an_earlier_step_is_in_the_way_of_its_files(driver: Driver, before: str, said: bytes):
+  files = {"d/f": bytes(1 << 18)}
+
+  async def go() -> tuple[Result, Result]:
+    async with driver.pool.lease(limits=Limits(disk_mb=16)) as session:
+      await session.exec(("bash", "-c", before))
+      refused = await session.exec(("true",), files=files)
+      await session.exec(("bash", "-c", "chmod 755 d; rm -rf d full"))
+      return refused, await session.exec(("wc", "-c", "d/f"), files=files)
+
+  refused, after = driver.run(go())
+  assert (refused.outcome, refused.exit_code, refused.stderr) == (Outcome.exit, 126, said), refused
+  assert after.stdout == b"262144 d/f\n", after
