@@ -28,6 +28,12 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
   add_overrides(parser)
 
 
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+  """Of the verbs that train: a configuration, and the directory of the run."""
+  add_config_arguments(parser)
+  parser.add_argument("--workdir", required=True, metavar="DIR", help="directory of this run")
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
   """Says that the verb takes `--config.KEY=VALUE`, which `cli.main` reads before argparse."""
   parser.set_defaults(takes_overrides=True)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from ptjax.launch.arguments import add_config_arguments, load_config
+from ptjax.launch.arguments import add_run_arguments, load_config
 from ptjax.launch.fit import run_in_workdir
 
 NAME = "bestofn"
@@ -18,9 +18,7 @@ checkpoint and exits with status 75: run the same command again.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  add_config_arguments(parser)
-  parser.add_argument("--workdir", required=True, metavar="DIR", help="directory of this run")
+add_arguments = add_run_arguments
 
 
 def root() -> type:

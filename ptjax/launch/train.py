@@ -11,7 +11,7 @@ from typing import Any
 
 from ptjax.core.config import to_json
 from ptjax.launch import workdir
-from ptjax.launch.arguments import add_config_arguments, load_config
+from ptjax.launch.arguments import add_run_arguments, load_config
 
 NAME = "train"
 HELP = "train, or resume training, in a workdir"
@@ -31,9 +31,7 @@ EXIT_PREEMPTED = 75
 """EX_TEMPFAIL of sysexits.h, which batch systems can be told to answer with a restart."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  add_config_arguments(parser)
-  parser.add_argument("--workdir", required=True, metavar="DIR", help="directory of this run")
+add_arguments = add_run_arguments
 
 
 def root() -> type:

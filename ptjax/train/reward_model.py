@@ -289,6 +289,17 @@ def pair_metrics(
   return metrics, report
 
 
+def mean_scores(
+  scores_QM: Sequence[np.ndarray], domains_Q: Sequence[int], names: Sequence[str]
+) -> dict[str, float]:
+  """Of each domain the mean over its answers, chosen and rejected, and over the members."""
+  of = np.asarray(domains_Q)
+  return {
+    name: float(np.mean([s.mean(axis=1)[of == i] for s in scores_QM]))
+    for i, name in enumerate(names)
+  }
+
+
 def reward_problem(
   loaded: Loaded,
   train: Sequence[AnnotatedPair],
@@ -349,11 +360,7 @@ def reward_problem(
 
   def finish(params: Params, workdir: pathlib.Path) -> None:
     metrics, report = measured(params)
-    scores = [s.mean(axis=1) for s in all_scores(params, ranked)]
-    heads_of = np.asarray([r.domain for r in ranked])
-    offsets = {
-      name: float(np.mean([s[heads_of == i] for s in scores])) for i, name in enumerate(names)
-    }
+    offsets = mean_scores(all_scores(params, ranked), [r.domain for r in ranked], names)
     model = RewardModel(
       trunk, params, loaded.template, names, offsets, e.model.source, loaded.content_hash
     )
