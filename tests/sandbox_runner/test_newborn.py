@@ -179,5 +179,8 @@ def test_what_the_runner_ignores_or_blocks_is_not_the_programs():
     cwd=Path(__file__).parent.parent.parent,
     check=True,
   )
-  none = "0" * 16
-  assert done.stdout == f"SigBlk:\t{none}\nSigIgn:\t{none}\nTrue\n"
+  blocked, ignored, handler = done.stdout.splitlines()
+  of_libc = 1 << 31 | 1 << 32  # 32 and 33, which it keeps to itself and lets nobody set
+  assert int(blocked.removeprefix("SigBlk:"), 16) == 0
+  assert int(ignored.removeprefix("SigIgn:"), 16) & ~of_libc == 0
+  assert handler == "True"
