@@ -1,6 +1,6 @@
 """Writes comparisons to try `prefer` and `reward` on: sums, the right result preferred to a wrong.
 
-  python -m configs.arithmetic_pairs pairs.jsonl
+  python -m configs.data.arithmetic_pairs pairs.jsonl
 
 400 comparisons on the training tasks of the domain `arithmetic`, always the same ones. A program
 judged them, so a perfect reward model exists: one that can add.
@@ -31,7 +31,7 @@ def comparisons(count: int = COUNT) -> Iterator[dict[str, Any]]:
       "messages": list(task.messages),
       "chosen": f"{terms} = {result}",
       "rejected": f"{terms} = {wrong}",
-      "annotator": "configs/arithmetic_pairs.py",
+      "annotator": "configs/data/arithmetic_pairs.py",
       "license": domain.license,
       "source": domain.source,
       "domain": domain.name,
