@@ -1,4 +1,4 @@
-"""Control groups of version 2, on a kernel that has them: User-Mode Linux, with this machine's files.
+"""Control groups of version 2 on a kernel that has them: User-Mode Linux, on this machine's files.
 
 Where this machine itself has version 2, every other test has shown the same already.
 """
