@@ -48,7 +48,7 @@ from sandbox_runner.guest.kernel import (
 
 WRITABLE = ("/work", "/tmp", "/dev/shm")
 FIRST_IN_BOX = 2  # the number of the main process; the first is the box's own
-ANSWER_S = 0.1
+ANSWER_S = 1.0
 END_ORDER, DONE = b"end", b"done"  # to and from the first process of a box
 
 

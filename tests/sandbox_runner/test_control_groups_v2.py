@@ -13,7 +13,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parent.parent.parent
 KERNEL = shutil.which("linux.uml")
-CASES = "memory or bomb or zombies or kill-everything or cpu-spin or exit-codes or password"
+CASES = "memory or bomb or zombies or kill-everything or cpu-spin or exit-codes or processes"
 # The first process of that kernel. The files are this machine's, but what it writes goes elsewhere.
 INIT = """#!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
@@ -27,7 +27,8 @@ echo +memory +pids +cpu >/sys/fs/cgroup/cgroup.subtree_control
 cd {repository}
 {python} -B -m sandbox_runner doctor
 {python} -B -m pytest -q -p no:cacheprovider -k 'bwrap and ({cases})' \\
-  tests/sandbox_runner/test_hostile.py tests/sandbox_runner/test_limit_outcomes.py
+  tests/sandbox_runner/test_hostile.py tests/sandbox_runner/test_limit_outcomes.py \\
+  tests/sandbox_runner/test_accounting.py
 echo "status: $?"
 echo o >/proc/sysrq-trigger
 sleep 60
