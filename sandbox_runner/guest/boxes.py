@@ -41,6 +41,7 @@ from sandbox_runner.guest.kernel import (
   last_number,
   libc,
   mount,
+  next_number,
   patiently,
   remove_ipc_objects,
   write_text,
@@ -287,9 +288,9 @@ class WipeBox:
           pass
       except (ChildProcessError, ProcessLookupError):
         break
-    last = int(last_number())
-    if not last or has_ipc_objects():
-      last = remove_ipc_objects() - 1
+    last = int(last_number()) or next_number() - 1
+    if has_ipc_objects():
+      remove_ipc_objects()
     return last - main + 1 if last >= main else None  # the numbers have started anew
 
   def forget(self, keep):
