@@ -88,7 +88,8 @@ def attention(
     implementation = "blockwise" if length <= _LONGEST_DENSE else "flash"
   if implementation == "flash":
     places = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (q_BTNH.shape[0], length))
-    ids = Ids(*map(jnp.asarray, (segment_ids_BT, branch_ids_BT, positions_BT)), places)
+    segment, branch, position = map(jnp.asarray, (segment_ids_BT, branch_ids_BT, positions_BT))
+    ids = Ids(segment, branch, position, places)
     how = How.of(scores, q_BTNH.shape[-1])
     narrow = _narrower(mask_spec.window, window)
     return flash_attention(how, q_BTNH, k_BTKH, v_BTKH, sinks_N, narrow, ids, ids)

@@ -63,6 +63,12 @@ class Context:
     return Layout(self.layout_name, 1 if self.axis is None else self.mesh.shape[self.axis])
 
   @property
+  def cut(self) -> str:
+    """The axis, of a context that cuts rows."""
+    assert self.axis is not None
+    return self.axis
+
+  @property
   def chip(self) -> Chip | None:
     return chip_of(self.mesh.devices.flat[0])
 
@@ -90,14 +96,21 @@ def least_ring_shard(chip: Chip, num_heads: int, num_kv_heads: int) -> int:
   return math.ceil(2 * num_kv_heads / num_heads * chip.flops / chip.link)
 
 
-def choose(context: Context, length: int, num_heads: int, num_kv_heads: int) -> Choice:
-  """How attention over rows of `length` tokens is computed; `Context.way` may have decided."""
-  shard = length // context.layout.shards
-  if context.way != AUTO:
-    return Choice(context.way, "as configured")
-  chip = context.chip
+def choose(
+  configured: str, chip: Chip | None, shard: int, num_heads: int, num_kv_heads: int
+) -> Choice:
+  """How attention over shards of so many tokens is computed, and why.
+
+  Args:
+    configured: one of `WAYS`, or auto.
+    chip: what computes; None where no link starves, as on fake devices.
+    shard: tokens of a row on one device.
+    num_heads, num_kv_heads: of the model.
+  """
+  if configured in WAYS:
+    return Choice(configured, "as configured")
   if chip is None:
-    return Choice("ring", f"{context.mesh.devices.flat[0].platform}: there is no link to starve")
+    return Choice("ring", "no link of a known chip to starve")
   least = least_ring_shard(chip, num_heads, num_kv_heads)
   why = f"shards of {shard} tokens, {chip.name} hides a hop from {least} on"
   return Choice("ring" if shard >= least else "all_gather", why)
@@ -130,17 +143,17 @@ def context_attention(
   num_heads, num_kv = q_BTNH.shape[2], k_BTKH.shape[2]
   way = "whole"
   if layout.shards > 1:
-    choice = choose(context, length, num_heads, num_kv)
+    choice = choose(context.way, context.chip, length // layout.shards, num_heads, num_kv)
     way = choice.way
     _log.info("attention over %d tokens: %s, %s; %s", length, way, layout.name, choice.why)
   rows = PartitionSpec(context.batch, context.axis)
   whole = PartitionSpec(context.batch, context.axis, context.heads)
   local = {"whole": _whole, "ring": _ring, "all_gather": _all_gather, "ulysses": _ulysses}[way]
 
-  def shard(q, k, v, sinks, window, *ids_BT):
+  def shard(q, k, v, sinks, window, segment, branch, position):
     first = 0 if context.axis is None else jax.lax.axis_index(context.axis) * q.shape[1]
     index_T = layout.index_of(first + jnp.arange(q.shape[1]), length)
-    ids = Ids(*ids_BT, jnp.broadcast_to(index_T, q.shape[:2]))
+    ids = Ids(segment, branch, position, jnp.broadcast_to(index_T, q.shape[:2]))
     how = context.how(scores, q.shape[-1])
     return local(context, how, q, k, v, sinks, window, ids)
 
@@ -174,14 +187,14 @@ def take_tokens(context: Context, x_BTD: jax.Array, index_BA: jax.Array) -> jax.
   )
 
   def shard(x, places):
-    here = places - jax.lax.axis_index(context.axis) * x.shape[1]
+    here = places - jax.lax.axis_index(context.cut) * x.shape[1]
     pieces = here.reshape(-1, layout.shards, mine // piece, piece).transpose(2, 0, 1, 3)
 
     def one(here):
       here = here.reshape(here.shape[0], -1, 1)
       found = jnp.take_along_axis(x, jnp.clip(here, 0, x.shape[1] - 1), axis=1)
       found = jnp.where((here >= 0) & (here < x.shape[1]), found, 0)
-      return jax.lax.psum_scatter(found, context.axis, scatter_dimension=1, tiled=True)
+      return jax.lax.psum_scatter(found, context.cut, scatter_dimension=1, tiled=True)
 
     taken = jax.lax.map(one, pieces)  # [pieces, B, piece, D]
     return taken.swapaxes(0, 1).reshape(-1, mine, x.shape[-1])
@@ -217,12 +230,12 @@ def _ring(context: Context, how: How, q, k, v, sinks, window, ids: Ids):
   q, k, v = (jnp.pad(x, ((0, 0), (0, missing), (0, 0), (0, 0))) for x in (q, k, v))
   ids = ids.pad(missing)
   q, k, v, sink, ids, _ = _fold(how, q, k, v, sinks, ids, ids)
-  ring = Ring(context.axis, context.layout.shards, context.mesh.axis_names, how)
+  ring = Ring(context.cut, context.layout.shards, context.mesh.axis_names, how)
   return _unfold(ring_attend(ring, q, k, v, sink, window, ids), length)
 
 
 def _all_gather(context: Context, how: How, q, k, v, sinks, window, ids: Ids):
-  gather = lambda x: jax.lax.all_gather(x, context.axis, axis=1, tiled=True)  # noqa: E731
+  gather = lambda x: jax.lax.all_gather(x, context.cut, axis=1, tiled=True)  # noqa: E731
   return flash_attention(how, q, gather(k), gather(v), sinks, window, ids, Ids(*map(gather, ids)))
 
 
@@ -235,14 +248,14 @@ def _ulysses(context: Context, how: How, q, k, v, sinks, window, ids: Ids):
     )
 
   def heads(x):
-    return jax.lax.all_to_all(x, context.axis, split_axis=2, concat_axis=1, tiled=True)
+    return jax.lax.all_to_all(x, context.cut, split_axis=2, concat_axis=1, tiled=True)
 
   if sinks is not None:
-    mine = jax.lax.axis_index(context.axis) * (sinks.shape[0] // shards)
+    mine = jax.lax.axis_index(context.cut) * (sinks.shape[0] // shards)
     sinks = jax.lax.dynamic_slice_in_dim(sinks, mine, sinks.shape[0] // shards)
-  ids = Ids(*(jax.lax.all_gather(x, context.axis, axis=1, tiled=True) for x in ids))
-  out = flash_attention(how, *map(heads, (q, k, v)), sinks, window, ids, ids)
-  return jax.lax.all_to_all(out, context.axis, split_axis=1, concat_axis=2, tiled=True)
+  ids = Ids(*(jax.lax.all_gather(x, context.cut, axis=1, tiled=True) for x in ids))
+  out = flash_attention(how, heads(q), heads(k), heads(v), sinks, window, ids, ids)
+  return jax.lax.all_to_all(out, context.cut, split_axis=1, concat_axis=2, tiled=True)
 
 
 def _fold(how: How, q_BTNH, k_BSKH, v_BSKH, sinks_N, ids_q: Ids, ids_k: Ids):

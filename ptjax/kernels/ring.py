@@ -71,7 +71,8 @@ def _forward(ring: Ring, q, k, v, sink, window, ids: Ids):
   hops, count = _hops(ring, q, k, ids, window)
 
   def fold(state, keys):
-    return flash.advance(ring.how, q, *keys[:2], ids, keys[2], window, state)
+    k, v, ids_k = keys
+    return flash.advance(ring.how, q, k, v, ids, ids_k, window, state)
 
   def whole(state, keys):
     def hop(carry, _):
@@ -104,8 +105,9 @@ def _backward(ring: Ring, residuals, bar):
 
   def fold(dq, keys):
     """dq with these keys' part, and this shard's part of their gradient."""
-    dq, *part = flash.retreat(ring.how, saved, *keys[:2], ids, keys[2], window, dq)
-    return dq, tuple(part)
+    k, v, ids_k = keys
+    dq, dk, dv = flash.retreat(ring.how, saved, k, v, ids, ids_k, window, dq)
+    return dq, (dk, dv)
 
   add = functools.partial(jax.tree.map, jnp.add)
 

@@ -133,7 +133,9 @@ def context_of(constrain: Constrain, c: DecoderConfig) -> Context | None:
   if len(rules.length) > 1:
     raise ValueError(f"rule length={rules.length}: rows are cut along one mesh axis at most")
   axis = rules.length[0] if rules.length else None
-  if (axis is None or mesh.shape[axis] == 1) and mesh.devices.flat[0].platform != "tpu":
+  cut = axis is not None and mesh.shape[axis] > 1
+  flash = mesh.devices.flat[0].platform == "tpu" and c.attention in ("auto", "flash")
+  if not cut and not flash:
     return None
   if rules.heads != rules.kv_heads:
     raise ValueError(

@@ -3,13 +3,15 @@
 import functools
 import itertools
 
+import jax
 import jax.numpy as jnp
 import pytest
 from attention_cases import HEADS, qkv
 from ring_cases import PACKED, assert_close, attend, context, value_and_grads, whole
 
 from ptjax.kernels.attention import attention
-from ptjax.kernels.context import context_attention
+from ptjax.kernels.chips import CHIPS
+from ptjax.kernels.context import Choice, choose, context_attention, least_ring_shard
 from ptjax.kernels.mask import MaskSpec
 from ptjax.kernels.scores import PLAIN, Scores
 
@@ -60,6 +62,26 @@ def test_equals_the_oracle(case):
   want = value_and_grads(whole, arrays, bar, sinks, **rest)
   assert len(got) == 4 + shaped
   assert_close(got, want, TOLERANCE[dtype])
+
+
+def test_the_choice_follows_the_chip():
+  """2 x (8 / 32) x 459e12 / 90e9 = 2550 tokens, four times that without shared keys."""
+  v5p = CHIPS["TPU v5"]
+  assert least_ring_shard(v5p, 32, 8) == 2550
+  assert least_ring_shard(v5p, 32, 32) == 10200
+  assert choose("auto", v5p, 2550, 32, 8).way == "ring"
+  short = choose("auto", v5p, 2549, 32, 8)
+  assert short.way == "all_gather"
+  assert "2549" in short.why
+  assert "2550" in short.why
+  assert choose("ulysses", v5p, 2549, 32, 8) == Choice("ulysses", "as configured")
+
+
+def test_the_choice_is_logged(caplog):
+  q, k, v = qkv("gqa", PACKED[0].shape)
+  with caplog.at_level("INFO", "ptjax.kernels.context"):
+    jax.eval_shape(functools.partial(attend, context(2)), q, k, v)
+  assert "attention over 24 tokens: ring, zigzag; no link" in caplog.text
 
 
 def test_ulysses_refuses_heads_that_do_not_divide():
