@@ -3,8 +3,8 @@
     python -m benchmarks.long_rows [--lengths 16384 32768 65536 131072] [--json FILE]
 
 The gradient of a GRPO loss whose answer is the last 256 tokens of the row, in float32, for a
-decoder of one layer of 2 heads, width 64 and vocabulary 256. Every length runs in a process of its own, whose
-greatest resident memory is printed: it grows by a constant number of bytes a token.
+decoder of one layer of 2 heads, width 64 and vocabulary 256. Every length runs in a process of its
+own, whose greatest resident memory is printed: it grows by a constant number of bytes a token.
 """
 
 import argparse
