@@ -51,6 +51,9 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
     matmul_dtype=config.matmul_dtype,
     activation_dtype=config.activation_dtype,
     remat=config.remat,
+    attention=config.attention,
+    context_attention=config.context_attention,
+    context_layout=config.context_layout,
     merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
     ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else pretrained.config.ff_parts,
   )
