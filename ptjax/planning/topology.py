@@ -1,7 +1,6 @@
 """TPU slices by name, and the data sheets of their chips."""
 
 import dataclasses
-import importlib.util
 import math
 import os
 import re
@@ -127,8 +126,11 @@ def require_compiler() -> None:
   Raises:
     ValueError: libtpu is not installed.
   """
-  if importlib.util.find_spec("libtpu") is None:
-    raise ValueError('the TPU compiler is not installed; run: pip install "ptjax[plan]"')
+  try:
+    import libtpu  # noqa: F401  JAX finds it where it is installed
+  except ImportError as error:
+    message = 'the TPU compiler is not installed; run: pip install "ptjax[plan]"'
+    raise ValueError(message) from error
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
   # Else one process on a machine holds the compiler, and another waits or fails.
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")

@@ -1,7 +1,12 @@
 import importlib.util
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ptjax.planning.compiler import read_refusal
 from ptjax.planning.topology import CHIPS, parse_topology
 
 
@@ -18,6 +23,20 @@ def test_an_unknown_slice_is_refused_with_the_known_ones(name):
 def test_devices_of_a_slice(name, devices, slices):
   topology = parse_topology(name)
   assert (topology.num_devices, topology.slices) == (devices, slices)
+
+
+@pytest.mark.skipif(
+  importlib.util.find_spec("libtpu") is None, reason="the extra `plan` is not installed"
+)
+@pytest.mark.parametrize("kind", CHIPS)
+def test_the_table_has_the_memory_that_the_compiler_enforces(kind):
+  """A program too large is refused with the limit."""
+  devices = np.asarray(parse_topology(CHIPS[kind].example).devices()[:1])
+  sharding = NamedSharding(Mesh(devices, ("x",)), PartitionSpec())
+  large = jax.ShapeDtypeStruct((2**18, 2**18), jnp.bfloat16, sharding=sharding)
+  with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED") as error:
+    jax.jit(lambda x: jnp.sin(x) @ x).lower(large).compile()
+  assert read_refusal(str(error.value)).limit == pytest.approx(CHIPS[kind].hbm, rel=1e-3)
 
 
 @pytest.mark.skipif(
