@@ -19,8 +19,9 @@ EPILOG = """\
 examples:
   python -m ptjax.launch plan --config configs/demo_smollm2.py --topology v5e:2x2 \\
       --config.model.activation_dtype=bfloat16 --config.pack.rows=4
-  python -m ptjax.launch plan --config configs/grpo_8b.py --topology v5p:4x4x4 \\
+  python -m ptjax.launch plan --config configs/grpo_llama31_8b.py --topology v5p:4x4x4 \\
       --json plan.json --html plan.html
+  python -m ptjax.launch plan --config configs/grpo_llama31_8b.py --topology v5p:4x4x4 --search
 
 needs the extra `plan`: pip install "ptjax[plan]"
 
@@ -36,8 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--model", metavar="NAME", help="shape of another model: a preset, config.json or directory"
   )
+  how = parser.add_mutually_exclusive_group()
+  how.add_argument(
+    "--search", action="store_true", help="rank meshes, micro-batches, remat and slots by formula"
+  )
+  how.add_argument(
+    "--max-context", action="store_true", help="the longest context that fits, by formula"
+  )
+  how.add_argument("--estimate", action="store_true", help="memory by formula, in a second")
   parser.add_argument("--json", metavar="FILE", help="write the plan as JSON; - prints only that")
   parser.add_argument("--html", metavar="FILE", help="write the plan as a page")
+
+
+_SHOWN = 10  # candidates of a search
 
 
 def root() -> type:
@@ -59,11 +71,46 @@ def run(args: argparse.Namespace) -> int:
   from ptjax.report.plan_table import print_plan
 
   topology, shape = parse_topology(args.topology), shape_of(experiment.model.source)
+  if args.search or args.max_context or args.estimate:
+    if args.html:
+      raise ValueError(
+        "--html holds a compiled plan; leave out --search, --max-context, --estimate"
+      )
+    return _by_formula(args, experiment, shape, topology)
   plan = make_plan(experiment, shape, topology, _say)
   if args.json != "-":
     print_plan(plan)
   write_outputs(args, plan, to_json(plan))
   return 0 if plan.fits else 1
+
+
+def _by_formula(args: argparse.Namespace, experiment: Any, shape: Any, topology: Any) -> int:
+  """What needs no compilation: memory, the ranking, the longest context."""
+  from ptjax.planning.estimate import estimate_on
+  from ptjax.planning.search import max_context, search
+  from ptjax.report import plan_table
+
+  hbm = topology.chip.hbm
+  if args.max_context:
+    length = max_context(experiment, shape, topology)
+    tree: dict[str, Any] = {"max_context": length}
+    lines, ok = [plan_table.context_line(length, topology)], length > 0
+  elif args.estimate:
+    live = estimate_on(experiment, shape, topology)
+    tree = {"fits": live.total <= hbm, "peak": live.total, "hbm": hbm, "parts": live.parts}
+    lines, ok = plan_table.estimate_lines(live, hbm), live.total <= hbm
+  else:
+    found = search(experiment, shape, topology)[:_SHOWN]
+    tree = {
+      "candidates": [
+        {"changes": c.changes, "peak": c.live.total, "seconds": c.seconds} for c in found
+      ]
+    }
+    lines, ok = plan_table.search_lines(found, hbm), bool(found)
+  if args.json != "-":
+    print("\n".join(lines))
+  write_outputs(args, None, tree)
+  return 0 if ok else 1
 
 
 def write_outputs(args: argparse.Namespace, plan: Any, tree: dict[str, Any]) -> None:

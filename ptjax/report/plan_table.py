@@ -1,12 +1,16 @@
 """A plan on the terminal."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ptjax.planning.compiler import Compiled
+from ptjax.planning.memory import Live
 from ptjax.planning.plan import Plan
-from ptjax.planning.topology import GIB
+from ptjax.planning.search import Candidate
+from ptjax.planning.topology import GIB, Topology
 
 
 def print_plan(plan: Plan, console: Console | None = None) -> None:
@@ -123,3 +127,29 @@ def times(plan: Plan) -> Table:
     work = f"{r.flops / 1e12:,.3g}"
     table.add_row(r.name, work, *bounds, r.bound, f"{r.count} x", seconds(r.seconds))
   return table
+
+
+def context_line(length: int, topology: Topology) -> str:
+  if not length:
+    return f"no context fits {topology.name}, by estimate"
+  return f"the longest context that fits {topology.name}: {length:,} tokens, by estimate"
+
+
+def estimate_lines(live: Live, hbm: float) -> list[str]:
+  parts = sorted(live.parts.items(), key=lambda part: -part[1])
+  word = "fits" if live.total <= hbm else "does not fit"
+  return [
+    *(f"{gib(nbytes):>8} GiB  {name}" for name, nbytes in parts),
+    f"{word} by estimate: {gib(live.total)} of {gib(hbm)} GiB a device, during {live.name}",
+  ]
+
+
+def search_lines(found: Sequence[Candidate], hbm: float) -> list[str]:
+  """The candidates of a search, best first; times and memory are by formula."""
+  if not found:
+    return ["nothing that was tried fits, by estimate; use a larger slice"]
+  return [
+    f"{i:2}  {seconds(c.seconds):>10}  {gib(c.live.total):>7} of {gib(hbm)} GiB  "
+    + " ".join(f"--config.{key}={value}" for key, value in c.changes.items())
+    for i, c in enumerate(found, start=1)
+  ]

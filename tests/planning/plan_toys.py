@@ -21,9 +21,7 @@ def toy(**changes) -> Experiment:
   """PPO, so that there is a critic; rows of 128 tokens."""
   base = Experiment(
     name="toy",
-    model=ModelConfig(
-      "toy", matmul_dtype="bfloat16", activation_dtype="bfloat16", remat="full"
-    ),
+    model=ModelConfig("toy", matmul_dtype="bfloat16", activation_dtype="bfloat16", remat="full"),
     policy=PolicyConfig(max_new_tokens=64),
     engine=EngineConfig(num_slots=8, max_length=128, decode_chunk=4),
     pack=PackConfig(length=128, actions=64, rows=4),

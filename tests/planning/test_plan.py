@@ -26,7 +26,8 @@ PROGRAMS = {
 def test_every_program_of_a_step_compiles_and_fits():
   plan = toy_plan()
   assert {p.name for p in plan.programs} == PROGRAMS
-  assert plan.fits and not plan.hints
+  assert plan.fits
+  assert not plan.hints
   assert all(p.peak >= p.arguments > 0 for p in plan.programs)
   assert plan.hbm == parse_topology(TOPOLOGY).chip.hbm
 
@@ -77,11 +78,14 @@ def test_parameters_cross_the_fsdp_axis_once_a_pass_or_more():
 
 def test_json_has_what_a_reader_needs():
   tree = json.loads(json.dumps(to_json(toy_plan())))
-  assert tree["fits"] is True and tree["peak"] < tree["hbm"] == 15.75 * GIB
-  assert tree["topology"]["devices"] == 4 and tree["mesh"]["fsdp"] == 4
+  assert tree["fits"] is True
+  assert tree["peak"] < tree["hbm"] == 15.75 * GIB
+  assert tree["topology"]["devices"] == 4
+  assert tree["mesh"]["fsdp"] == 4
   assert {p["name"] for p in tree["programs"]} == PROGRAMS
   for row in tree["live"]:
     assert row["total"] == sum(row["parts"].values())
   for row in tree["roofline"]:
-    assert row["bound"] in row["times"] and row["seconds"] > 0
+    assert row["bound"] in row["times"]
+    assert row["seconds"] > 0
   assert tree["step_seconds"] == pytest.approx(sum(r["seconds"] for r in tree["roofline"]))
