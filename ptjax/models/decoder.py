@@ -225,6 +225,11 @@ def abstract(config: DecoderConfig) -> Decoder:
   return nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0)))
 
 
+def param_shapes(config: DecoderConfig) -> Params:
+  """The parameter tree with `jax.ShapeDtypeStruct` leaves."""
+  return nnx.to_pure_dict(nnx.state(abstract(config)))
+
+
 def bind(config: DecoderConfig, params: Params) -> Decoder:
   """The decoder over given parameters; cheap, and traceable."""
   return nnx.merge(nnx.graphdef(abstract(config)), params)
@@ -241,7 +246,7 @@ def logical_axes(config: DecoderConfig) -> Params:
 
 def check_params(config: DecoderConfig, params: Params) -> None:
   """Raises ValueError naming the first parameter whose presence or shape is wrong."""
-  want = dict(jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(nnx.state(abstract(config)))))
+  want = dict(jax.tree_util.tree_leaves_with_path(param_shapes(config)))
   have = dict(jax.tree_util.tree_leaves_with_path(params))
   for path in want.keys() ^ have.keys():
     state = "missing from" if path in want else "unknown to"

@@ -1,5 +1,7 @@
 """Mixture of experts, dropless: each token's rows are sorted by expert and multiplied in groups."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,6 +9,7 @@ from flax import nnx
 from ptjax.models.config import DecoderConfig, MoeConfig
 from ptjax.models.feedforward import GatedMlp, activation
 from ptjax.models.layers import param
+from ptjax.models.matrices import Adapted, Quantized
 
 # E: experts. G: groups of experts. X: chosen experts of a token. M: tokens times X, by expert.
 
@@ -49,6 +52,30 @@ def _best_groups(choice_TE: jax.Array, m: MoeConfig) -> jax.Array:
   _, chosen = jax.lax.top_k(best_TG, m.top_groups)
   kept_TG = jnp.any(jax.nn.one_hot(chosen, m.num_groups, dtype=bool), axis=1)
   return jnp.where(kept_TG[..., None], choice_TGE, -jnp.inf).reshape(choice_TE.shape)
+
+
+def grouped_product(
+  x_MI: jax.Array, w: Any, sizes_E: jax.Array, expert_M: jax.Array, dtype: str
+) -> jax.Array:
+  """Each row times the matrix of its expert, f32[M, O].
+
+  Args:
+    x_MI: rows sorted by expert.
+    w: [E, I, O] in any of the forms of `models.matrices`.
+    sizes_E: i32, rows of each expert.
+    expert_M: i32, expert of each row.
+    dtype: in which the operands are read.
+  """
+  if isinstance(w, Adapted):
+    low = grouped_product(x_MI, w.a, sizes_E, expert_M, dtype)
+    added = grouped_product(low, w.b, sizes_E, expert_M, dtype)
+    return grouped_product(x_MI, w.base, sizes_E, expert_M, dtype) + w.scale * added
+  if isinstance(w, Quantized):
+    y = grouped_product(x_MI, w.values.astype(dtype), sizes_E, expert_M, dtype)
+    return y * w.scale[expert_M, 0]
+  return jax.lax.ragged_dot(
+    x_MI.astype(dtype), w.astype(dtype), sizes_E, preferred_element_type=jnp.float32
+  )
 
 
 class Experts(nnx.Module):
@@ -103,12 +130,7 @@ class Experts(nnx.Module):
     sizes_E = jnp.bincount(expert_M, length=m.num_experts).astype(jnp.int32)
 
     def grouped(x, w, bias):
-      y = jax.lax.ragged_dot(
-        x.astype(c.matmul_dtype),
-        w[...].astype(c.matmul_dtype),
-        sizes_E,
-        preferred_element_type=jnp.float32,
-      )
+      y = grouped_product(x, w[...], sizes_E, expert_M, c.matmul_dtype)
       return y + bias[...][expert_M] if m.biases else y
 
     gate = grouped(x_MD, self.e_gate, m.biases and self.gate_bias)

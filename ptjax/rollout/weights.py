@@ -2,26 +2,24 @@
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.layers import out_first
-
-_INPUT_AXES = {"wo": 2}  # [heads, head, embed]; all other matrices have one
-_MATRIX = "w"  # begins the names of what `layers.product` reads; experts and scales differ
+from ptjax.models.matrices import densify, input_axes, map_matrices
 
 
 class EngineWeights(NamedTuple):
   """One version of the policy, for prefill and for decoding.
 
   Attributes:
-    params: the trainer's arrays themselves (shared, not copied).
+    params: the trainer's arrays themselves (shared, not copied), adapters beside their base.
     decode: embedding, final norm and head, for the configuration that decodes.
     layers: the block parameters cut into one tree a layer: a slice of the stacked
-      arrays inside the decode loop would be copied at every token.
+      arrays inside the decode loop would be copied at every token. Adapters are merged here.
   """
 
   params: Params
@@ -41,19 +39,19 @@ def decode_config(model: DecoderConfig) -> DecoderConfig:
 @functools.partial(jax.jit, static_argnums=0)
 def _turned(model: DecoderConfig, params: Params) -> tuple[Params, tuple[Params, ...]]:
   cut = tuple(
-    jax.tree.map(lambda x, i=i: x[i], params[stack])
+    densify(jax.tree.map(lambda x, i=i: x[i], params[stack]))
     for stack, num_layers in model.stacks.items()
     for i in range(num_layers)
   )
-  rest = {name: part for name, part in params.items() if name == "lm_head"}
+  rest = densify({name: part for name, part in params.items() if name == "lm_head"})
   if not model.out_first:
     return rest, cut
 
-  def turn(path, w):
-    name = path[-1].key
-    return out_first(w, _INPUT_AXES.get(name, 1)) if name.startswith(_MATRIX) else w
+  def turn(path: str, w: Any) -> Any:
+    is_expert = path.rpartition("/")[2].startswith("e_")  # read by the grouped products
+    return w if is_expert else out_first(w, input_axes(path) or 1)
 
-  return jax.tree_util.tree_map_with_path(turn, (rest, cut))
+  return map_matrices(turn, rest), tuple(map_matrices(turn, layer) for layer in cut)
 
 
 def engine_weights(params: Params, model: DecoderConfig) -> EngineWeights:

@@ -8,7 +8,6 @@ import functools
 import pathlib
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 
 from ptjax.checkpoint.manager import CheckpointConfig
@@ -19,7 +18,7 @@ from ptjax.experience.packing import PackConfig
 from ptjax.models.decoder import Params
 from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.manifest import write_run_manifest
 from ptjax.train.networks import Trainer
@@ -117,7 +116,9 @@ def best_of_n_problem(session: Session, e: BestOfNExperiment) -> Problem:
   loss = functools.partial(
     sft_loss, model=session.model, chunk=e.fit.logit_chunk, constrain=layout.constrain
   )
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(
+    loss, e.optimizer, e.fit.num_steps, adapters.frozen(session.start, e.model.lora)
+  )
 
   def batches(params: Params, tasks: Sequence[NumberedTask]) -> tuple[list[SFTBatch], dict]:
     played = play(session, params, tasks, e.rollout.group_size)
@@ -132,12 +133,14 @@ def best_of_n_problem(session: Session, e: BestOfNExperiment) -> Problem:
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jax.numpy.copy, session.start)),
+    init=lambda: trainer.init(session.trainable()),
     source=Tasks(e.rollout.domains, session.domains, e.seed),
     batches=batches,
     place=layout.place_rows,
     heldout=lambda params: heldout_pass_rates(session, params),
-    identity=session.model.identity() | {"start": session.model_hash},
+    identity=session.model.identity()
+    | {"start": session.model_hash}
+    | adapters.record(e.model.lora),
   )
 
 

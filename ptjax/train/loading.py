@@ -14,7 +14,10 @@ from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.importer import load_pretrained
+from ptjax.models.lora import LoraConfig
+from ptjax.models.quantize import quantize_blocks, quantized_axes
 from ptjax.sharding.rules import Rules
+from ptjax.train import adapters
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.networks import Layout
 
@@ -29,6 +32,7 @@ class Loaded:
     template: tokenizer and chat template.
     layout: where the weights live.
     start: the weights; they are shared, so copy them before an optimiser takes them over.
+    lora: the adapters that train instead of them; None trains them all.
   """
 
   model: DecoderConfig
@@ -36,6 +40,11 @@ class Loaded:
   template: ChatTemplate
   layout: Layout
   start: Params
+  lora: LoraConfig | None = None
+
+  def trainable(self) -> Params:
+    """What trains, at update 0, on buffers of its own: the weights, or adapters on them."""
+    return adapters.trainable(self.start, self.model, self.layout, self.lora)
 
 
 def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
@@ -55,8 +64,11 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   )
   template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
   layout = Layout(mesh, rules)
-  start = layout.place(pretrained.params, decoder.logical_axes(model))
-  return Loaded(model, pretrained.content_hash, template, layout, start)
+  params, axes = pretrained.params, decoder.logical_axes(model)
+  if config.lora is not None and config.lora.base != "float32":
+    params, axes = quantize_blocks(params, config.lora.base), quantized_axes(model)
+  start = layout.place(params, axes)
+  return Loaded(model, pretrained.content_hash, template, layout, start, config.lora)
 
 
 def record_model(config: ModelConfig, loaded: Loaded, workdir: pathlib.Path) -> None:

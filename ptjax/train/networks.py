@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from ptjax.core.metrics import merge
-from ptjax.models import decoder, heads
+from ptjax.models import decoder, heads, lora
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.sharding.rules import Rules, constrainer, tree_shardings
@@ -63,8 +63,22 @@ def critic_params(policy: Params, num_layers: int) -> Params:
   dense = policy.get("first_layers")  # a stack of their own, and all of them in any trunk
   if dense is not None:
     num_layers -= len(dense["attn_norm"]["scale"])
-  trunk["layers"] = jax.tree.map(lambda x: x[:num_layers], policy["layers"])
+  trunk["layers"] = jax.tree.map(
+    lambda x: x if num_layers == len(x) else x[:num_layers], policy["layers"]
+  )
   return {"trunk": trunk, "head": heads.init_value_head(policy["embed"]["table"].shape[1])}
+
+
+class Frozen(NamedTuple):
+  """What a network has beside what trains: the base under its adapters, shared and never copied.
+
+  Attributes:
+    base: parameters, plain or quantised.
+    scale: of the adapters.
+  """
+
+  base: Params
+  scale: float
 
 
 class Trainer:
@@ -74,11 +88,21 @@ class Trainer:
   update is applied. Nothing is divided here: the losses carry the global normaliser.
   """
 
-  def __init__(self, loss: Callable, config: OptimizerConfig, num_updates: int):
-    """`loss(params, batch) -> (share of the loss, metrics)`."""
+  def __init__(
+    self, loss: Callable, config: OptimizerConfig, num_updates: int, frozen: Frozen | None = None
+  ):
+    """`loss(params, batch) -> (share of the loss, metrics)`, of the whole network.
+
+    With `frozen`, the parameters of the state are adapters, and the loss is of both joined.
+    """
+    self.frozen = frozen
     self._schedule = learning_rate(config, num_updates)
     self._optimizer = optimizer = make_optimizer(config, self._schedule)
-    self._gradient = jax.jit(functools.partial(_gradient, loss))
+    if frozen is None:
+      self._gradient = jax.jit(functools.partial(_gradient, loss))
+    else:
+      gradient = jax.jit(functools.partial(_adapter_gradient, loss, frozen.scale))
+      self._gradient = functools.partial(gradient, frozen.base)
     self._add = jax.jit(functools.partial(jax.tree.map, jnp.add), donate_argnums=0)
     self._apply = jax.jit(functools.partial(_apply, optimizer), donate_argnums=0)
 
@@ -89,6 +113,12 @@ class Trainer:
     shardings = _like_params(self._optimizer, opt_state, params, everywhere)
     updates = jax.device_put(jnp.zeros((), jnp.int32), everywhere)
     return TrainState(params, jax.device_put(opt_state, shardings), updates)
+
+  def network(self, params: Params) -> Params:
+    """The whole network of a state's parameters; nothing is copied."""
+    return (
+      params if self.frozen is None else lora.adapt(self.frozen.base, params, self.frozen.scale)
+    )
 
   def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
     """One update from the micro-batches of one global batch."""
@@ -109,6 +139,12 @@ class Trainer:
 def _gradient(loss, params, batch):
   (share, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, batch)
   return grads, share, metrics
+
+
+def _adapter_gradient(loss, scale, base, params, batch):
+  return _gradient(
+    lambda params, batch: loss(lora.adapt(base, params, scale), batch), params, batch
+  )
 
 
 def _apply(optimizer, state: TrainState, grads):

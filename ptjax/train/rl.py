@@ -68,7 +68,7 @@ def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
   e = session.experiment
   while state.step < e.rl.num_steps:
     watch = Stopwatch(session.engine.stats)
-    session.engine.set_weights(state.policy.params, state.step)
+    session.engine.set_weights(session.policy.network(state.policy.params), state.step)
 
     with watch.phase("rollout"):
       sampled = play_step(session, state)
@@ -165,7 +165,7 @@ def prepare(
   check_now = state.step % e.rl.contract_every == 0
   old = None
   if check_now or not e.rl.single_update:
-    old = session.logprobs(state.policy.params, trajectories)
+    old = session.logprobs(session.policy.network(state.policy.params), trajectories)
   if check_now and old is not None:
     metrics["mismatch/max_gap"] = check_contract(
       trajectories, old, e.rl.contract_tolerance, session.template.tokenizer
@@ -230,7 +230,8 @@ def state_values(
     raise ValueError("values need a critic")
   cut = ["" not in t.rewards for t in trajectories]
   probed = [estimate.with_probe(t) if c else t for t, c in zip(trajectories, cut, strict=True)]
-  values = session.values(session.critic, state.critic.params, probed)
+  network = session.critic.trainer.network(state.critic.params)
+  values = session.values(session.critic, network, probed)
   bootstraps = [float(v[-1]) if c else None for v, c in zip(values, cut, strict=True)]
   return [v[:-1] if c else v for v, c in zip(values, cut, strict=True)], bootstraps
 

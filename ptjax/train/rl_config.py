@@ -5,6 +5,7 @@ import dataclasses
 from ptjax.algos.advantages import ADVANTAGES
 from ptjax.algos.aggregate import AGGREGATIONS
 from ptjax.experience.groups import DynamicSampling
+from ptjax.models.lora import LoraConfig
 from ptjax.rewards.shaping import ShapingConfig
 from ptjax.sharding.rules import Rules
 from ptjax.train.optimizer import OptimizerConfig
@@ -24,6 +25,7 @@ class CriticConfig:
     num_layers: its trunk is the policy's first layers; None takes all.
     reward_model: workdir of a finished `reward` run whose trunk and head it starts from instead;
       num_layers must then be those of that model. None starts from the policy.
+    lora: train adapters on its trunk, and the head; None trains all of it.
     clip: half-width of the value clipping; None for none.
     warmup_steps: steps at the start in which only the critic learns.
     gamma: discount.
@@ -40,6 +42,7 @@ class CriticConfig:
 
   num_layers: int | None = None
   reward_model: str | None = None
+  lora: LoraConfig | None = None
   clip: float | None = 0.2
   warmup_steps: int = 0
   gamma: float = 1.0

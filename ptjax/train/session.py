@@ -18,13 +18,16 @@ from ptjax.envs.environment import Services
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
+from ptjax.models.matrices import is_matrix
+from ptjax.models.quantize import quantized_axes
 from ptjax.rewards.reward_model import critic_start, load_reward_model
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
+from ptjax.train import adapters
 from ptjax.train.batch import PerAction, packed_micro_batches
 from ptjax.train.experiment import CriticConfig, Experiment
 from ptjax.train.forward import action_logprobs, action_values
-from ptjax.train.loading import check_rows, load_model
+from ptjax.train.loading import Loaded, check_rows, load_model
 from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
 from ptjax.train.objectives import critic_loss, policy_loss
 from sandbox_runner import Pool, PoolConfig
@@ -74,19 +77,21 @@ class Session:
 
   def init_policy(self) -> TrainState:
     """The policy at update 0, on buffers of its own."""
-    return self.policy.init(jax.tree.map(jax.numpy.copy, self.start))
+    return self.policy.init(self.trainable())
+
+  def trainable(self) -> Params:
+    """What trains of the policy at update 0: the weights, or adapters on them."""
+    lora = self.experiment.model.lora
+    return adapters.trainable(self.start, self.model, self.policy_layout, lora)
 
   def init_critic(self) -> TrainState | None:
     """The critic at update 0: its trunk starts as the policy's first layers, or all of it as the
     reward model that the configuration names."""
     if self.critic is None:
       return None
-    if self.critic.config.reward_model is None:
-      params = critic_params(self.start, self.critic.model.num_layers)
-    else:
-      params = critic_start(load_reward_model(self.critic.config.reward_model), self.critic.model)
-    placed = self.critic.layout.place(params, critic_axes(self.critic.model))
-    return self.critic.trainer.init(jax.tree.map(jax.numpy.copy, placed))
+    c = self.critic
+    params = _critic_start(c.config, c.model, c.layout, self.start)
+    return c.trainer.init(adapters.trunk_trainable(params, c.model, c.layout, c.config.lora))
 
   def logprobs(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """Log-probs of all actions under given policy weights."""
@@ -148,11 +153,11 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       domains=domains,
       services=Services(sandbox),
       engine=Engine(e.engine, loaded.model, loaded.template.tokenizer),
-      policy=_policy_trainer(e, loaded.model, loaded.layout),
+      policy=_policy_trainer(e, loaded),
       policy_layout=loaded.layout,
       start=loaded.start,
       runner=runner,
-      critic=_critic(e, loaded.model, mesh),
+      critic=_critic(e, loaded, mesh),
     )
 
 
@@ -171,21 +176,36 @@ def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Po
     runner.run(pool.__aexit__(None, None, None))
 
 
-def _policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout) -> Trainer:
+def _policy_trainer(e: Experiment, loaded: Loaded) -> Trainer:
   loss = functools.partial(
     policy_loss,
-    model=model,
+    model=loaded.model,
     objective=e.rl.objective,
     sampling=e.policy.sampling,
-    constrain=layout.constrain,
+    constrain=loaded.layout.constrain,
   )
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  return Trainer(loss, e.optimizer, num_updates)
+  return Trainer(loss, e.optimizer, num_updates, adapters.frozen(loaded.start, loaded.lora))
 
 
-def _critic(e: Experiment, model: DecoderConfig, mesh: jax.sharding.Mesh) -> Critic | None:
+def _critic_start(
+  config: CriticConfig, trunk: DecoderConfig, layout: Layout, start: Params
+) -> Params:
+  """A critic at update 0 on its mesh; it may share arrays with the policy."""
+  if config.reward_model is None:
+    params = critic_params(start, trunk.num_layers)
+  else:
+    params = critic_start(load_reward_model(config.reward_model), trunk)
+  axes = critic_axes(trunk)
+  if any(is_matrix(x) for x in jax.tree.leaves(params, is_leaf=is_matrix)):
+    axes["trunk"] = quantized_axes(trunk)
+  return layout.place(params, axes)
+
+
+def _critic(e: Experiment, loaded: Loaded, mesh: jax.sharding.Mesh) -> Critic | None:
   if e.critic is None:
     return None
+  model = loaded.model
   depth = e.critic.num_layers or model.num_layers
   if depth > model.num_layers:
     raise ValueError(
@@ -197,5 +217,9 @@ def _critic(e: Experiment, model: DecoderConfig, mesh: jax.sharding.Mesh) -> Cri
   layout = Layout(mesh, e.critic.rules)
   loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  trainer = Trainer(loss, e.critic.optimizer, num_updates)
+  frozen = None
+  if e.critic.lora is not None:
+    params = _critic_start(e.critic, trunk, layout, loaded.start)
+    frozen = adapters.trunk_frozen(params, e.critic.lora)
+  trainer = Trainer(loss, e.critic.optimizer, num_updates, frozen)
   return Critic(e.critic, trainer, layout, trunk)

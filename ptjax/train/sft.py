@@ -24,7 +24,7 @@ from ptjax.models.decoder import Constrain, Params
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.batch import micro_batches
 from ptjax.train.examples import Source, is_heldout, prompt_key
 from ptjax.train.experiment import ModelConfig
@@ -168,7 +168,7 @@ def sft_problem(
   loss = functools.partial(
     sft_loss, model=loaded.model, chunk=e.fit.logit_chunk, constrain=loaded.layout.constrain
   )
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(loss, e.optimizer, e.fit.num_steps, adapters.frozen(loaded.start, loaded.lora))
   measure = jax.jit(lambda params, batch: loss(params, batch)[1])
 
   def batches(params: Params, examples: Sequence[Example]) -> tuple[list[SFTBatch], dict]:
@@ -183,12 +183,14 @@ def sft_problem(
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jax.numpy.copy, loaded.start)),
+    init=lambda: trainer.init(loaded.trainable()),
     source=train,
     batches=batches,
     place=loaded.layout.place_rows,
     heldout=evaluate,
-    identity=loaded.model.identity() | {"start": loaded.content_hash},
+    identity=loaded.model.identity()
+    | {"start": loaded.content_hash}
+    | adapters.record(loaded.lora),
   )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints, check_model
 from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize
 from ptjax.models.decoder import Params
+from ptjax.models.matrices import densify
 from ptjax.train.examples import Source
 from ptjax.train.networks import Trainer, TrainState
 from ptjax.train.rl import PreemptionFlag
@@ -60,7 +61,7 @@ class Problem:
     place: puts a micro-batch onto the mesh.
     heldout: `params -> metrics` on the held-out examples.
     identity: what must agree between a checkpoint and the run that goes on from it.
-    finish: called with the trained parameters and the workdir.
+    finish: called with the trained parameters, adapters merged, and the workdir.
   """
 
   trainer: Trainer
@@ -98,7 +99,7 @@ def fit(
   while state.step < config.num_steps:
     start = time.perf_counter()
     examples = state.source.take(config.batch_size)
-    batches, metrics = problem.batches(state.network.params, examples)
+    batches, metrics = problem.batches(problem.trainer.network(state.network.params), examples)
     prepared = time.perf_counter()
     tokens = sum(int((batch.rows.segment_ids_BT > 0).sum()) for batch in batches)
     network = state.network
@@ -163,7 +164,7 @@ def run(
     state = fit(problem, state, config, on_step)
     heldout.measure("after", state.step - 1, state)
     checkpoints.wait()
-    problem.finish(state.network.params, workdir)
+    problem.finish(densify(problem.trainer.network(state.network.params)), workdir)
     observer.on_status(f"checkpoint: {checkpoints.path(state.step)}")
     return state.network
 
@@ -180,7 +181,8 @@ class _Heldout:
     if when in self._done:
       return
     self._observer.on_status(f"held-out examples, {when}")
-    result = summarize(self._problem.heldout(state.network.params))
+    network = self._problem.trainer.network(state.network.params)
+    result = summarize(self._problem.heldout(network))
     finite = {k: v if np.isfinite(v) else None for k, v in result.items()}
     append_jsonl(self._path, [{"when": when, "step": step, **finite}])
     self._observer.on_heldout(when, finite)
