@@ -8,6 +8,7 @@ fold_in(fold_in(seed, id), position). `EngineConfig.adaptive` gives up the one s
 
 import dataclasses
 import functools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from ptjax.core.types import FinishReason
 from ptjax.data.tokenizer import Tokenizer
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
+from ptjax.models.quantize import Kind
 from ptjax.rollout import decode
 from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
@@ -41,6 +43,9 @@ class EngineConfig:
     min_prefill: shortest prefill program, in tokens; longer prompts use the next power
       of two.
     max_stop_ids: stop tokens a request may name.
+    weights: of the blocks in the decode loop: the trainer's, or the engine's own in 8 bits
+      (`models.quantize`), renewed with every version. Prompts are computed with the trainer's.
+      The sampler is then another policy than the trainer's by design: RL must correct for it.
   """
 
   num_slots: int = 32
@@ -49,12 +54,18 @@ class EngineConfig:
   adaptive: bool = False
   min_prefill: int = 32
   max_stop_ids: int = 4
+  weights: Literal["trainer", "int8", "fp8"] = "trainer"
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if not isinstance(value, bool) and value < 1:
+      if isinstance(value, int) and not isinstance(value, bool) and value < 1:
         raise ValueError(f"engine.{field.name} {value} must be >= 1")
+
+  @property
+  def quantized(self) -> Kind | None:
+    """How the decode loop's weights are quantised."""
+    return None if self.weights == "trainer" else self.weights
 
   def width(self, live: int) -> int:
     """Slots of the narrowest program that holds `live` of them: num_slots or a half of it."""
@@ -113,7 +124,7 @@ class Engine:
 
   def set_weights(self, params: Params, version: int) -> None:
     """Takes a new version; running requests go on under it (in-flight update)."""
-    self._weights = engine_weights(params, self._decode_model)
+    self._weights = engine_weights(params, self._decode_model, self.config.quantized)
     self._version = version
 
   def submit(self, request: Request) -> None:

@@ -10,6 +10,7 @@ from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.layers import out_first
 from ptjax.models.matrices import densify, input_axes, map_matrices
+from ptjax.models.quantize import Kind, quantize_layer
 
 
 class EngineWeights(NamedTuple):
@@ -36,14 +37,18 @@ def decode_config(model: DecoderConfig) -> DecoderConfig:
   return dataclasses.replace(model, ff_parts=1, out_first=jax.default_backend() == "cpu")
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _turned(model: DecoderConfig, params: Params) -> tuple[Params, tuple[Params, ...]]:
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _turned(
+  model: DecoderConfig, quantized: Kind | None, params: Params
+) -> tuple[Params, tuple[Params, ...]]:
   cut = tuple(
     densify(jax.tree.map(lambda x, i=i: x[i], params[stack]))
     for stack, num_layers in model.stacks.items()
     for i in range(num_layers)
   )
   rest = densify({name: part for name, part in params.items() if name == "lm_head"})
+  if quantized is not None:
+    cut = tuple(quantize_layer(layer, quantized) for layer in cut)
   if not model.out_first:
     return rest, cut
 
@@ -54,13 +59,16 @@ def _turned(model: DecoderConfig, params: Params) -> tuple[Params, tuple[Params,
   return map_matrices(turn, rest), tuple(map_matrices(turn, layer) for layer in cut)
 
 
-def engine_weights(params: Params, model: DecoderConfig) -> EngineWeights:
+def engine_weights(
+  params: Params, model: DecoderConfig, quantized: Kind | None = None
+) -> EngineWeights:
   """Prepares `params` for the engine; call once for each new version of the policy.
 
   Args:
     params: of the trainer.
     model: the configuration that decodes.
+    quantized: the layers' matrices in 8 bits; None keeps their precision.
   """
-  head, layers = _turned(model, params)
+  head, layers = _turned(model, quantized, params)
   shared = {name: params[name] for name in ("embed", "final_norm")}
   return EngineWeights(params, shared | head, layers)

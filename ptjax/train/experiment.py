@@ -97,6 +97,7 @@ class Experiment:
         "engine.adaptive=True: the bits of an episode then depend on how many others run, which "
         "depends on the clock; with rl.deterministic=True set it to False"
       )
+    self._check_weights()
     if self.policy.sampling.temperature == 0:
       raise ValueError("policy.sampling.temperature 0 is greedy: it explores nothing; use 1.0")
     if self.policy.max_new_tokens > self.pack.actions:
@@ -111,6 +112,19 @@ class Experiment:
       raise ValueError(
         f"engine.max_length {self.engine.max_length} exceeds pack.length {self.pack.length}: "
         f"a long episode would fit no row; raise pack.length"
+      )
+
+  def _check_weights(self) -> None:
+    if self.engine.weights != "trainer" and not self.rl.objective.corrects:
+      raise ValueError(
+        f"engine.weights {self.engine.weights!r}: the sampler then is not the policy that trains, "
+        f"and nothing corrects for it; set rl.objective.correction.kind='tis_token', or "
+        f"rl.objective.old_policy='sampler'"
+      )
+    if self.model.lora is not None and self.rl.reference_weights != "start":
+      raise ValueError(
+        f"rl.reference_weights {self.rl.reference_weights!r} with model.lora: the reference is the "
+        f"base under the adapters; set model.lora.base instead"
       )
 
   def _check_room_for_bootstrap(self) -> None:

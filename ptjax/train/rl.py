@@ -176,7 +176,7 @@ def prepare(
   if e.rl.reference:
     measured = batches.first_of_groups(trajectories, e.rl.kl_episodes)
     some = [trajectories[i] for i in measured]
-    scores = session.logprobs(session.start, some)
+    scores = session.logprobs(session.reference, some)
     metrics["policy/kl"] = kl_metric(some, scores)
     reference = scores if e.rl.objective.kl_coef else None
   advantages, values, returns = estimates(session, state, trajectories, reference)

@@ -1,6 +1,7 @@
 """Configuration of the RL algorithm: estimators, critic, sampling of groups, shaping."""
 
 import dataclasses
+from typing import Literal
 
 from ptjax.algos.advantages import ADVANTAGES
 from ptjax.algos.aggregate import AGGREGATIONS
@@ -119,6 +120,8 @@ class RLConfig:
     minibatches: updates of a pass.
     reference: keep the starting policy as reference, to measure the KL; needed where
       `objective.kl_coef` > 0.
+    reference_weights: of the reference: the starting weights, or their blocks in 8 bits (see
+      `models.quantize`); the policy then takes the starting weights over.
     kl_episodes: episodes of a group that the KL is measured on where it is not in the
       loss; None takes all. A forward pass of the reference is a quarter of a step.
     deterministic: a failure of the infrastructure stops the run (to be resumed) instead
@@ -142,6 +145,7 @@ class RLConfig:
   epochs: int = 1
   minibatches: int = 1
   reference: bool = False
+  reference_weights: Literal["start", "int8", "fp8"] = "start"
   kl_episodes: int | None = None
   deterministic: bool = False
   contract_every: int = 50
@@ -238,6 +242,10 @@ def _check_kl(rl: RLConfig) -> None:
     raise ValueError(
       f"rl.kl_episodes {rl.kl_episodes}: with kl_coef {rl.objective.kl_coef} the "
       f"{rl.objective.kl_place} needs the KL of every episode; set kl_episodes to None"
+    )
+  if rl.reference_weights != "start" and not rl.reference:
+    raise ValueError(
+      f"rl.reference_weights {rl.reference_weights!r} without a reference; set rl.reference=True"
     )
   if rl.objective.kl_coef and not rl.reference:
     raise ValueError(

@@ -214,6 +214,7 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   check_model(meta["model"], _model_record(session), checkpoints.path(step))
   like = {"policy": policy, "critic": critic}
   arrays = checkpoints.restore(step, {k: v for k, v in like.items() if v is not None})
+  session.release_start()
   mixture.restore(meta["mixture"])
   observer.on_status(f"resumed from step {step}")
   # A control that the checkpoint does not know yet starts now.

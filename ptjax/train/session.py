@@ -19,7 +19,7 @@ from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.matrices import is_matrix
-from ptjax.models.quantize import quantized_axes
+from ptjax.models.quantize import quantize_blocks, quantized_axes
 from ptjax.rewards.reward_model import critic_start, load_reward_model
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
@@ -58,7 +58,8 @@ class Session:
     policy: trains the policy.
     policy_layout: where the policy lives.
     critic: the live parts of the critic; None without one.
-    start: the weights that the run starts from, on the mesh; also the reference.
+    start: the weights that the run starts from, on the mesh.
+    reference: what the KL is measured against: `start` itself, or a copy of it in 8 bits.
     runner: the event loop of episodes and sandboxes.
   """
 
@@ -73,11 +74,23 @@ class Session:
   policy_layout: Layout
   critic: Critic | None
   start: Params
+  reference: Params
   runner: asyncio.Runner
 
   def init_policy(self) -> TrainState:
-    """The policy at update 0, on buffers of its own."""
-    return self.policy.init(self.trainable())
+    """The policy at update 0, on buffers of its own; on those of `start` where it is spare."""
+    return self.policy.init(self.start if self.start_is_spare else self.trainable())
+
+  @property
+  def start_is_spare(self) -> bool:
+    """Whether nothing reads `start` once the networks are made."""
+    critic_shares = self.critic is not None and self.critic.config.lora is not None
+    return self.reference is not self.start and not critic_shares
+
+  def release_start(self) -> None:
+    """Frees `start` where it is spare: a checkpoint has taken its place."""
+    if self.start_is_spare:
+      jax.tree.map(lambda x: x.delete(), self.start)
 
   def trainable(self) -> Params:
     """What trains of the policy at update 0: the weights, or adapters on them."""
@@ -156,6 +169,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       policy=_policy_trainer(e, loaded),
       policy_layout=loaded.layout,
       start=loaded.start,
+      reference=_reference(e, loaded),
       runner=runner,
       critic=_critic(e, loaded, mesh),
     )
@@ -186,6 +200,16 @@ def _policy_trainer(e: Experiment, loaded: Loaded) -> Trainer:
   )
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
   return Trainer(loss, e.optimizer, num_updates, adapters.frozen(loaded.start, loaded.lora))
+
+
+def _reference(e: Experiment, loaded: Loaded) -> Params:
+  kind = e.rl.reference_weights
+  if kind == "start":
+    return loaded.start
+  quantized = jax.jit(quantize_blocks, static_argnums=1)(loaded.start, kind)
+  placed = loaded.layout.place(quantized, quantized_axes(loaded.model))
+  # What is not quantised may still be the arrays of `start`, which the policy takes over.
+  return jax.tree.map(jax.numpy.copy, placed)
 
 
 def _critic_start(
