@@ -18,7 +18,7 @@ from ptjax.kernels.mask import MaskSpec
 from ptjax.kernels.scores import Scores
 from ptjax.models.attention import Attention
 from ptjax.models.config import DecoderConfig
-from ptjax.models.experts import Experts
+from ptjax.models.experts import ALONE, Experts, Told
 from ptjax.models.feedforward import GatedMlp
 from ptjax.models.latent import LatentAttention
 from ptjax.models.layers import Rotation, norm, param, rotations
@@ -71,13 +71,22 @@ class Block(nnx.Module):
       self.attn_post_norm = Norm(c, rngs, n)
       self.mlp_post_norm = Norm(c, rngs, n)
 
-  def __call__(self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig):
-    """`attend(q, k, v, sinks) -> (heads, kept)`: packed attention, or the cache in decoding."""
+  def __call__(
+    self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig, told: Told = ALONE
+  ):
+    """`attend(q, k, v, sinks) -> (heads, kept)`: packed attention, or the cache in decoding.
+
+    Returns the stream, what `attend` kept, and what the router did (None without one).
+    """
     heads, kept = attend(*self.attn.qkv(self.attn_norm(x, c), by, c), self.attn.sink(c))
     y = self.attn.out(heads, c)
     x = x + (self.attn_post_norm(y, c) if c.post_norms else y)
-    y = self.mlp(self.mlp_norm(x, c), c)
-    return x + (self.mlp_post_norm(y, c) if c.post_norms else y), kept
+    inputs, routed = self.mlp_norm(x, c), None
+    if isinstance(self.mlp, Experts):
+      y, routed = self.mlp(inputs, c, told)
+    else:
+      y = self.mlp(inputs, c)
+    return x + (self.mlp_post_norm(y, c) if c.post_norms else y), kept, routed
 
 
 class Kinds(NamedTuple):
@@ -150,8 +159,20 @@ class Decoder(nnx.Module):
     mask_spec: MaskSpec = _CAUSAL,
     constrain: Constrain = unconstrained,
     keep_kv: bool = False,
+    keep_routing: bool = False,
+    recorded_LBTX: jax.Array | None = None,
   ) -> Any:
-    """Hidden states hidden_BTD; with `keep_kv` also the rotated keys and values LBTKH."""
+    """Hidden states hidden_BTD, and after them what is to be kept.
+
+    Args:
+      packed: the rows.
+      mask_spec: what attention sees.
+      constrain: pins activations to the mesh.
+      keep_kv: also return the rotated keys and values LBTKH.
+      keep_routing: also return what the routers did, a `Routed` with a leading axis over the
+        layers that have experts, its `experts` i32[L, B, T, X].
+      recorded_LBTX: experts to replay in those layers, see `experts.Told`.
+    """
     c = self.config
     rows, length = packed.tokens_BT.shape
     lead, axes = ((rows * length,), ("batch",)) if c.merge_rows else ((rows, length), _ROW_AXES)
@@ -175,29 +196,35 @@ class Decoder(nnx.Module):
       return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 
     x = constrain(self.embed_tokens(packed.tokens_BT.reshape(lead)), (*axes, None))
-    kept, first = [], 0
+    valid_T = (packed.segment_ids_BT > 0).reshape(-1) if keep_routing else None
+    kept, routed, first = [], None, 0
     for name, num_layers in c.stacks.items():
       graph, layers = nnx.split(getattr(self, name))
 
       def block(x, scanned, graph=graph, first=first):
-        layer, kind = scanned
+        layer, kind, recorded_TX = scanned
         window = c.layer_window(first) if kind.window_L is None else kind.window_L
         by = by_kind[c.layer_rope(first)]
         if kind.rope_L is not None:
           by = Rotation(*(jnp.stack(parts)[kind.rope_L] for parts in zip(*by_kind, strict=True)))
-        x, kv = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c)
-        return constrain(x, (*axes, None)), kv
+        told = Told(valid_T, recorded_TX)
+        x, kv, routed = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c, told)
+        return constrain(x, (*axes, None)), (kv, routed if keep_routing else None)
 
-      kinds = _kinds(c, first, num_layers)
-      x, kv = jax.lax.scan(_remat(block, c.remat), x, (layers, kinds))
+      kinds, recorded_LTX = _kinds(c, first, num_layers), None
+      if name == "layers" and recorded_LBTX is not None:
+        recorded_LTX = recorded_LBTX.reshape(num_layers, rows * length, -1).astype(jnp.int32)
+      x, (kv, routed) = jax.lax.scan(_remat(block, c.remat), x, (layers, kinds, recorded_LTX))
       kept.append(kv)
       first += num_layers
     hidden_BTD = self.final_norm(x, c).reshape(rows, length, c.d_model)
-    if not keep_kv:
-      return hidden_BTD
-    return hidden_BTD, kept[0] if len(kept) == 1 else jax.tree.map(
-      lambda *x: jnp.concatenate(x), *kept
-    )
+    out = [hidden_BTD]
+    if keep_kv:
+      out.append(kept[0] if len(kept) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *kept))
+    if keep_routing:
+      experts_LBTX = routed.experts_TX.reshape(-1, rows, length, c.experts.top_k)
+      out.append(routed._replace(experts_TX=experts_LBTX))
+    return tuple(out) if len(out) > 1 else hidden_BTD
 
   def embed_tokens(self, tokens: jax.Array) -> jax.Array:
     """Rows of the token table, in the activation dtype."""

@@ -1,6 +1,6 @@
 """Mixture of experts, dropless: each token's rows are sorted by expert and multiplied in groups."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,43 @@ from ptjax.models.matrices import Adapted, Quantized
 # E: experts. G: groups of experts. X: chosen experts of a token. M: tokens times X, by expert.
 
 
+class Told(NamedTuple):
+  """What the experts of a layer are told beside its input, T tokens flattened.
+
+  Attributes:
+    valid_T: bool, false for padding, which counts in no statistic; None: all are tokens.
+    experts_TX: i32, recorded experts to use instead of the router's own choice, -1 where there is
+      no record (router replay); None replays nothing.
+  """
+
+  valid_T: jax.Array | None = None
+  experts_TX: jax.Array | None = None
+
+
+ALONE = Told()
+
+
+class Routed(NamedTuple):
+  """What the router of a layer did; sums are over valid tokens, f32.
+
+  Attributes:
+    experts_TX: i32, the experts of each token.
+    counts_E: tokens that each expert was chosen for.
+    probs_E: sum of the router's probabilities; of sigmoid scores, divided by their sum.
+    z: sum of squared log-sum-exps of the router's logits.
+  """
+
+  experts_TX: jax.Array
+  counts_E: jax.Array
+  probs_E: jax.Array
+  z: jax.Array
+
+
 def route(
-  logits_TE: jax.Array, m: MoeConfig, correction_E: jax.Array | None = None
+  logits_TE: jax.Array,
+  m: MoeConfig,
+  correction_E: jax.Array | None = None,
+  recorded_TX: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """The experts of each token and their weights.
 
@@ -28,6 +63,9 @@ def route(
     logits_TE: f32.
     m: how to choose.
     correction_E: f32, balances the experts' load; takes part in the choice only.
+    recorded_TX: i32, experts to take instead of the choice where they are not -1. The weights are
+      those of the present logits, and the gradient goes through them (Zheng et al., 2025, GSPO,
+      section 5.3).
 
   Returns:
     i32[T, X] and f32[T, X].
@@ -39,6 +77,8 @@ def route(
     corrected_TE = scores_TE if correction_E is None else scores_TE + correction_E
     choice_TE = _best_groups(corrected_TE, m)
   _, experts_TX = jax.lax.top_k(choice_TE, m.top_k)
+  if recorded_TX is not None:
+    experts_TX = jnp.where(recorded_TX >= 0, recorded_TX, experts_TX)
   weights_TX = jnp.take_along_axis(scores_TE, experts_TX, axis=-1)
   if m.normalize:
     weights_TX = weights_TX / (jnp.sum(weights_TX, axis=-1, keepdims=True) + 1e-20)
@@ -52,6 +92,21 @@ def _best_groups(choice_TE: jax.Array, m: MoeConfig) -> jax.Array:
   _, chosen = jax.lax.top_k(best_TG, m.top_groups)
   kept_TG = jnp.any(jax.nn.one_hot(chosen, m.num_groups, dtype=bool), axis=1)
   return jnp.where(kept_TG[..., None], choice_TGE, -jnp.inf).reshape(choice_TE.shape)
+
+
+def measure(
+  logits_TE: jax.Array, experts_TX: jax.Array, m: MoeConfig, valid_T: jax.Array | None
+) -> Routed:
+  """What a router did on the valid tokens; the choice carries no gradient, the rest does."""
+  weight_T = jnp.ones(len(logits_TE)) if valid_T is None else valid_T.astype(jnp.float32)
+  if m.scoring == "softmax":
+    probs_TE = jax.nn.softmax(logits_TE, axis=-1)
+  else:
+    scores_TE = jax.nn.sigmoid(logits_TE)
+    probs_TE = scores_TE / (jnp.sum(scores_TE, axis=-1, keepdims=True) + 1e-20)
+  counts_E = jnp.zeros(m.num_experts).at[experts_TX].add(weight_T[:, None])
+  z_T = jnp.square(jax.nn.logsumexp(logits_TE, axis=-1))
+  return Routed(experts_TX, counts_E, weight_T @ probs_TE, weight_T @ z_T)
 
 
 def grouped_product(
@@ -103,10 +158,15 @@ class Experts(nnx.Module):
     if m.shared_d_ff:
       self.shared = GatedMlp(c, rngs, num_layers, m.shared_d_ff)
 
-  def __call__(self, x: jax.Array, c: DecoderConfig) -> jax.Array:
-    """x[..., D] to the weighted sum of its experts' outputs."""
+  def __call__(
+    self, x: jax.Array, c: DecoderConfig, told: Told = ALONE
+  ) -> tuple[jax.Array, Routed]:
+    """x[..., D] to the weighted sum of its experts' outputs, and what the router did."""
     m, x_TD = c.experts, x.reshape(-1, c.d_model)
-    experts_TX, weights_TX = self._route(x_TD, m)
+    logits_TE = self._router_logits(x_TD, m)
+    correction_E = self.correction[...] if m.scoring == "sigmoid" else None
+    experts_TX, weights_TX = route(logits_TE, m, correction_E, told.experts_TX)
+    routed = measure(logits_TE, experts_TX, m, told.valid_T)
     order_M = jnp.argsort(experts_TX.reshape(-1), stable=True)
     expert_M = experts_TX.reshape(-1)[order_M]
     out_MD = self._apply(x_TD[order_M // m.top_k], expert_M, c)
@@ -114,15 +174,13 @@ class Experts(nnx.Module):
     back_M = jnp.argsort(order_M)
     out_TXD = out_MD[back_M].reshape(-1, m.top_k, c.d_model)
     out = jnp.einsum("TXD,TX->TD", out_TXD, weights_TX).astype(x.dtype).reshape(x.shape)
-    return out + self.shared(x, c) if m.shared_d_ff else out
+    return (out + self.shared(x, c) if m.shared_d_ff else out), routed
 
-  def _route(self, x_TD: jax.Array, m: MoeConfig) -> tuple[jax.Array, jax.Array]:
+  def _router_logits(self, x_TD: jax.Array, m: MoeConfig) -> jax.Array:
     # float32: a choice between close experts must not depend on the products' dtype.
     router_DE = self.router[...].astype(jnp.float32)
     logits_TE = jnp.einsum("TD,DE->TE", x_TD.astype(jnp.float32), router_DE)
-    if m.biases:
-      logits_TE = logits_TE + self.router_bias[...]
-    return route(logits_TE, m, self.correction[...] if m.scoring == "sigmoid" else None)
+    return logits_TE + self.router_bias[...] if m.biases else logits_TE
 
   def _apply(self, x_MD: jax.Array, expert_M: jax.Array, c: DecoderConfig) -> jax.Array:
     """The experts' outputs f32[M, D] of rows sorted by expert."""

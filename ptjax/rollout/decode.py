@@ -180,7 +180,7 @@ def next_logits(
       )
       return heads_RNH, None
 
-    x_RD, _ = nnx.merge(graph, layer)(x_RD, by_kind[c.layer_rope(i)], attend, c)
+    x_RD, _, _ = nnx.merge(graph, layer)(x_RD, by_kind[c.layer_rope(i)], attend, c)
   hidden_RD = norm(x_RD, weights.decode["final_norm"]["scale"], c)
   logits_RV = heads.logits(weights.decode, hidden_RD, config)
   return logits_RV, Cache(tuple(keys), tuple(values))

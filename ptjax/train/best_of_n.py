@@ -4,7 +4,6 @@ Source: Dong et al. 2023 (RAFT), algorithm 1; Yuan et al. 2023 (RFT).
 """
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Sequence
 
@@ -21,7 +20,6 @@ from ptjax.sharding.rules import Rules
 from ptjax.train import adapters, supervised
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.manifest import write_run_manifest
-from ptjax.train.networks import Trainer
 from ptjax.train.on_policy import (
   NumberedTask,
   RolloutConfig,
@@ -33,7 +31,7 @@ from ptjax.train.on_policy import (
 )
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.session import Session, open_session
-from ptjax.train.sft import Aggregation, SFTBatch, sft_batches, sft_loss
+from ptjax.train.sft import Aggregation, SFTBatch, sft_batches, sft_trainer
 from ptjax.train.supervised import FitConfig, FitObserver, Problem
 
 
@@ -113,12 +111,7 @@ def best_answers(played: Sequence[Played], config: BestOfNConfig) -> list[Played
 def best_of_n_problem(session: Session, e: BestOfNExperiment) -> Problem:
   """The problem of a run in an open session."""
   layout = session.policy_layout
-  loss = functools.partial(
-    sft_loss, model=session.model, chunk=e.fit.logit_chunk, constrain=layout.constrain
-  )
-  trainer = Trainer(
-    loss, e.optimizer, e.fit.num_steps, adapters.frozen(session.start, e.model.lora)
-  )
+  trainer = sft_trainer(session.model, layout, session.start, e.model.lora, e)
 
   def batches(params: Params, tasks: Sequence[NumberedTask]) -> tuple[list[SFTBatch], dict]:
     played = play(session, params, tasks, e.rollout.group_size)

@@ -78,6 +78,9 @@ class DistillExperiment:
   optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
   checkpoint: CheckpointConfig = CheckpointConfig()
 
+  def __post_init__(self):
+    self.model.refuse_router()
+
 
 class DistillBatch(NamedTuple):
   """One micro-batch.

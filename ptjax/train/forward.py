@@ -8,6 +8,7 @@ from ptjax.experience.packing import Rows
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params, unconstrained
+from ptjax.models.experts import Routed
 from ptjax.rollout.sampling import SamplingConfig, SamplingParams, keep_mask
 
 # C: action slots of one chunk.
@@ -17,9 +18,25 @@ def action_states(
   model: DecoderConfig, params: Params, rows: Rows, constrain: Constrain = unconstrained
 ) -> jax.Array:
   """hidden_BAD: the final state before each action; the state of index 0 at unused slots."""
+  hidden_BTD = decoder.bind(model, params)(_packed(rows), constrain=constrain)
+  return _at_actions(hidden_BTD, rows)
+
+
+def routed_states(
+  model: DecoderConfig, params: Params, rows: Rows, constrain: Constrain = unconstrained
+) -> tuple[jax.Array, Routed]:
+  """`action_states`, and what the routers of a mixture of experts did in all rows."""
+  network = decoder.bind(model, params)
+  hidden_BTD, routed = network(_packed(rows), constrain=constrain, keep_routing=True)
+  return _at_actions(hidden_BTD, rows), routed
+
+
+def _packed(rows: Rows) -> decoder.Packed:
   ids = rows.tokens_BT, rows.positions_BT, rows.segment_ids_BT, rows.branch_ids_BT
-  packed = decoder.Packed(*map(jnp.asarray, ids))
-  hidden_BTD = decoder.bind(model, params)(packed, constrain=constrain)
+  return decoder.Packed(*map(jnp.asarray, ids))
+
+
+def _at_actions(hidden_BTD: jax.Array, rows: Rows) -> jax.Array:
   return jnp.take_along_axis(hidden_BTD, rows.predictor_BA[:, :, None], axis=1)
 
 
@@ -41,6 +58,21 @@ def action_logprobs(
   hidden_BAD = action_states(model, params, rows, constrain)
   target_BA = jnp.asarray(rows.target_BA)
   return state_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk)
+
+
+def routed_logprobs(
+  model: DecoderConfig,
+  params: Params,
+  rows: Rows,
+  sampling: SamplingConfig,
+  *,
+  chunk: int,
+  constrain: Constrain = unconstrained,
+) -> tuple[jax.Array, jax.Array, Routed]:
+  """`action_logprobs`, and what the routers did."""
+  hidden_BAD, routed = routed_states(model, params, rows, constrain)
+  target_BA = jnp.asarray(rows.target_BA)
+  return *state_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk), routed
 
 
 def state_logprobs(

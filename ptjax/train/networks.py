@@ -17,6 +17,7 @@ from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.sharding.rules import Rules, constrainer, tree_shardings
 from ptjax.train.optimizer import OptimizerConfig, learning_rate, make_optimizer
+from ptjax.train.router import LOAD, RouterTraining, correct_choice, load_metrics
 
 
 class TrainState(NamedTuple):
@@ -89,13 +90,20 @@ class Trainer:
   """
 
   def __init__(
-    self, loss: Callable, config: OptimizerConfig, num_updates: int, frozen: Frozen | None = None
+    self,
+    loss: Callable,
+    config: OptimizerConfig,
+    num_updates: int,
+    frozen: Frozen | None = None,
+    router: RouterTraining | None = None,
   ):
     """`loss(params, batch) -> (share of the loss, metrics)`, of the whole network.
 
-    With `frozen`, the parameters of the state are adapters, and the loss is of both joined.
+    With `frozen`, the parameters of the state are adapters, and the loss is of both joined. With
+    `router`, the loss takes the load of the global batch as a third argument, and its metrics hold
+    that of the micro-batch as `router.LOAD`.
     """
-    self.frozen = frozen
+    self.frozen, self._router = frozen, router
     self._schedule = learning_rate(config, num_updates)
     self._optimizer = optimizer = make_optimizer(config, self._schedule)
     if frozen is None:
@@ -124,8 +132,12 @@ class Trainer:
     """One update from the micro-batches of one global batch."""
     grads, loss, metrics = None, jnp.zeros(()), {}
     shardings = jax.tree.map(lambda x: x.sharding, state.params)
+    whole = ()
+    if self._router is not None:
+      batches = list(batches)
+      whole = (self._router.whole(self.network(state.params), batches),) if batches else ()
     for batch in batches:
-      more, share, part = self._gradient(state.params, batch)
+      more, share, part = self._gradient(state.params, batch, *whole)
       more = jax.device_put(more, shardings)  # the compiler may have chosen others
       grads = more if grads is None else self._add(grads, more)
       loss, metrics = loss + share, merge(metrics, part)
@@ -133,18 +145,25 @@ class Trainer:
       grads = jax.tree.map(jnp.zeros_like, state.params)
     rate = self._schedule(state.updates)
     state, norm = self._apply(state, grads)
+    if self._router is not None and LOAD in metrics:
+      load = metrics.pop(LOAD)
+      metrics |= load_metrics(load)
+      if self._router.bias_rate:
+        moved = correct_choice(state.params, load, self._router.bias_rate)
+        state = state._replace(params=moved)
     return state, metrics | {"loss": loss, "grad_norm": norm, "lr": rate}
 
 
-def _gradient(loss, params, batch):
-  (share, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, batch)
+def _gradient(loss, params, *batch):
+  (share, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, *batch)
   return grads, share, metrics
 
 
-def _adapter_gradient(loss, scale, base, params, batch):
-  return _gradient(
-    lambda params, batch: loss(lora.adapt(base, params, scale), batch), params, batch
-  )
+def _adapter_gradient(loss, scale, base, params, *batch):
+  def joined(params, *batch):
+    return loss(lora.adapt(base, params, scale), *batch)
+
+  return _gradient(joined, params, *batch)
 
 
 def _apply(optimizer, state: TrainState, grads):

@@ -142,6 +142,9 @@ class PreferenceExperiment:
   optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-6)
   checkpoint: CheckpointConfig = CheckpointConfig()
 
+  def __post_init__(self):
+    self.model.refuse_router()
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:

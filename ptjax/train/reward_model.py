@@ -110,6 +110,7 @@ class RewardExperiment:
   checkpoint: CheckpointConfig = CheckpointConfig()
 
   def __post_init__(self):
+    self.model.refuse_router()
     if self.steps and (self.reward.label_smoothing or self.reward.members > 1):
       raise ValueError(
         f"reward.label_smoothing {self.reward.label_smoothing} and members {self.reward.members} "

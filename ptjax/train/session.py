@@ -29,7 +29,8 @@ from ptjax.train.experiment import CriticConfig, Experiment
 from ptjax.train.forward import action_logprobs, action_values
 from ptjax.train.loading import Loaded, check_rows, load_model
 from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
-from ptjax.train.objectives import critic_loss, policy_loss
+from ptjax.train.objectives import critic_loss, policy_loss, routed_policy_loss
+from ptjax.train.router import RouterTraining
 from sandbox_runner import Pool, PoolConfig
 
 
@@ -191,15 +192,22 @@ def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Po
 
 
 def _policy_trainer(e: Experiment, loaded: Loaded) -> Trainer:
-  loss = functools.partial(
-    policy_loss,
-    model=loaded.model,
-    objective=e.rl.objective,
-    sampling=e.policy.sampling,
-    constrain=loaded.layout.constrain,
-  )
+  common = {
+    "model": loaded.model,
+    "objective": e.rl.objective,
+    "sampling": e.policy.sampling,
+    "constrain": loaded.layout.constrain,
+  }
+  frozen = adapters.frozen(loaded.start, loaded.lora)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  return Trainer(loss, e.optimizer, num_updates, adapters.frozen(loaded.start, loaded.lora))
+  if e.model.router is None:
+    loss = functools.partial(policy_loss, **common)
+    return Trainer(loss, e.optimizer, num_updates, frozen)
+  router = RouterTraining.of(
+    e.model.router, loaded.model, loaded.layout.constrain, adapters=frozen is not None
+  )
+  loss = functools.partial(routed_policy_loss, **common, router=e.model.router)
+  return Trainer(loss, e.optimizer, num_updates, frozen, router)
 
 
 def _reference(e: Experiment, loaded: Loaded) -> Params:

@@ -34,7 +34,7 @@ def test_int8_by_hand():
 
 
 def test_fp8_by_hand():
-  """448 * 3/7 = 192 = 1.5 * 2^7 is one of its numbers; 448 * 0.3 = 134.4 lies between 128 and 144."""
+  """448 * 3/7 = 192 is one of its numbers; 448 * 0.3 = 134.4 lies between 128 and 144."""
   w = quantize(np.asarray([[7.0], [3.0], [-2.1]], np.float32), 1, 1, "fp8")
   assert w.values.dtype == ml_dtypes.float8_e4m3fn
   np.testing.assert_array_equal(w.values.astype(np.float32), [[448], [192], [-128]])
