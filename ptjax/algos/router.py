@@ -41,7 +41,7 @@ def z_loss(z_L: jax.Array, tokens: jax.Array) -> jax.Array:
   return jnp.sum(z_L) / jnp.maximum(tokens, 1)
 
 
-def corrected(correction_LE: jax.Array, counts_LE: jax.Array, rate: float) -> jax.Array:
+def corrected(correction_LE: jax.Array, counts_LE: jax.Array, rate: float | jax.Array) -> jax.Array:
   """correction + rate * sign(mean load - load): experts in little use are chosen more often.
 
   Source: Wang et al., 2024 (auxiliary-loss-free load balancing), algorithm 1; DeepSeek-V3, 2024,

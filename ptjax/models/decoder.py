@@ -222,6 +222,8 @@ class Decoder(nnx.Module):
     if keep_kv:
       out.append(kept[0] if len(kept) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *kept))
     if keep_routing:
+      if routed is None:
+        raise ValueError("keep_routing: the model has no experts")
       experts_LBTX = routed.experts_TX.reshape(-1, rows, length, c.experts.top_k)
       out.append(routed._replace(experts_TX=experts_LBTX))
     return tuple(out) if len(out) > 1 else hidden_BTD

@@ -97,9 +97,24 @@ class EngineStats:
 class Engine:
   """Generates completions; `submit` requests, call `step` until it is idle."""
 
-  def __init__(self, config: EngineConfig, model: DecoderConfig, tokenizer: Tokenizer | None):
-    """A tokenizer is needed only by requests with stop strings."""
-    self.config, self.model = config, model
+  def __init__(
+    self,
+    config: EngineConfig,
+    model: DecoderConfig,
+    tokenizer: Tokenizer | None,
+    *,
+    record_routes: bool = False,
+  ):
+    """A tokenizer is needed only by requests with stop strings.
+
+    With `record_routes`, completions tell the experts of their tokens, for router replay.
+
+    Raises:
+      ValueError: `record_routes` for a model without experts.
+    """
+    if record_routes and model.moe is None:
+      raise ValueError("record_routes: the model has no experts; set rl.router_replay=False")
+    self.config, self.model, self._record = config, model, record_routes
     self._decode_model = decode_config(model)
     self.stats = EngineStats()
     self._tokenizer = tokenizer
@@ -174,24 +189,30 @@ class Engine:
     if self.idle:
       return []
     self._cache, slots, chunk = decode.decode_chunk(
-      self._decode_model, self.config.decode_chunk, self._weights, self._cache, self._device_slots()
+      self._decode_model,
+      self.config.decode_chunk,
+      self._weights,
+      self._cache,
+      self._device_slots(),
+      self._record,
     )
-    token, length, done, (tokens, logprobs, counts) = jax.device_get(
+    token, length, done, (tokens, logprobs, counts, routes) = jax.device_get(
       (slots.token_R, slots.length_R, slots.done_R, chunk)
     )
     rows = self._rows
     self._token[rows], self._length[rows], self._done[rows] = token, length, done
     self.stats.slot_steps += int(counts.max()) * len(rows)
-    return self._collect(tokens, logprobs, counts)
+    return self._collect(tokens, logprobs, counts, routes)
 
-  def _collect(self, tokens, logprobs, counts) -> list[Completion]:
+  def _collect(self, tokens, logprobs, counts, routes) -> list[Completion]:
     finished = []
     row_of = self._row_of()
     for slot, running in self._scheduler.running():
       row = row_of[slot]
       count = int(counts[row])
       before = len(running.tokens)
-      reason = running.extend(tokens[row, :count], logprobs[row, :count], self._version)
+      own = None if routes is None else routes[row, :count]
+      reason = running.extend(tokens[row, :count], logprobs[row, :count], self._version, own)
       self.stats.sampled_tokens += len(running.tokens) - before
       if reason is None and self._done[slot]:
         raise AssertionError(f"slot {slot} is done, request {running.request.id} is not")
@@ -252,8 +273,18 @@ class Engine:
       own_R = np.isin(self._rows, slots)
       source_R[own_R], take_R = i, take_R | own_R
       self.stats.prefill_tokens += len(prompt)
-    kv = decode.prefill(self.model, params, tokens_PT)
+    kv = decode.prefill(self.model, params, tokens_PT, self._record)
+    if self._record:
+      kv, routes_PTLX = kv
+      self._keep_routes(np.asarray(routes_PTLX), prompts)
     self._cache = decode.insert(self._cache, kv, source_R, take_R)
+
+  def _keep_routes(self, routes_PTLX: np.ndarray, prompts) -> None:
+    """Notes the experts of the prefilled tokens with each request of a prompt."""
+    running = dict(self._scheduler.running())
+    for routes_TLX, (prompt, slots) in zip(routes_PTLX, prompts, strict=False):
+      for slot in slots:
+        running[slot].routes.append(routes_TLX[: len(prompt)])
 
   def _set_slot(self, slot: int, request: Request) -> None:
     prompt = request.prompt

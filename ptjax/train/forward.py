@@ -18,7 +18,8 @@ def action_states(
   model: DecoderConfig, params: Params, rows: Rows, constrain: Constrain = unconstrained
 ) -> jax.Array:
   """hidden_BAD: the final state before each action; the state of index 0 at unused slots."""
-  hidden_BTD = decoder.bind(model, params)(_packed(rows), constrain=constrain)
+  network = decoder.bind(model, params)
+  hidden_BTD = network(_packed(rows), constrain=constrain, recorded_LBTX=_recorded(rows))
   return _at_actions(hidden_BTD, rows)
 
 
@@ -27,13 +28,20 @@ def routed_states(
 ) -> tuple[jax.Array, Routed]:
   """`action_states`, and what the routers of a mixture of experts did in all rows."""
   network = decoder.bind(model, params)
-  hidden_BTD, routed = network(_packed(rows), constrain=constrain, keep_routing=True)
+  hidden_BTD, routed = network(
+    _packed(rows), constrain=constrain, keep_routing=True, recorded_LBTX=_recorded(rows)
+  )
   return _at_actions(hidden_BTD, rows), routed
 
 
 def _packed(rows: Rows) -> decoder.Packed:
   ids = rows.tokens_BT, rows.positions_BT, rows.segment_ids_BT, rows.branch_ids_BT
   return decoder.Packed(*map(jnp.asarray, ids))
+
+
+def _recorded(rows: Rows) -> jax.Array | None:
+  """recorded_LBTX, the experts to replay."""
+  return None if rows.routes_BTLX is None else jnp.moveaxis(jnp.asarray(rows.routes_BTLX), 2, 0)
 
 
 def _at_actions(hidden_BTD: jax.Array, rows: Rows) -> jax.Array:

@@ -146,7 +146,7 @@ class Trainer:
     rate = self._schedule(state.updates)
     state, norm = self._apply(state, grads)
     if self._router is not None and LOAD in metrics:
-      load = metrics.pop(LOAD)
+      load: Any = metrics.pop(LOAD)
       metrics |= load_metrics(load)
       if self._router.bias_rate:
         moved = correct_choice(state.params, load, self._router.bias_rate)

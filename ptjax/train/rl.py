@@ -165,7 +165,8 @@ def prepare(
   check_now = state.step % e.rl.contract_every == 0
   old = None
   if check_now or not e.rl.single_update:
-    old = session.logprobs(session.policy.network(state.policy.params), trajectories)
+    network = session.policy.network(state.policy.params)
+    old = session.logprobs(network, trajectories, replay=e.rl.router_replay)
   if check_now and old is not None:
     metrics["mismatch/max_gap"] = check_contract(
       trajectories, old, e.rl.contract_tolerance, session.template.tokenizer

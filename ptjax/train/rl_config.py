@@ -115,6 +115,9 @@ class RLConfig:
     shaping: what is added to the rewards for their length.
     dynamic_sampling: draw new tasks for groups that teach nothing; None keeps all groups.
     entropy: adaptive weight of the entropy bonus; None keeps `objective.entropy_coef`.
+    router_replay: the sampler records the experts of every token, and the policy's passes take them
+      again, the weights being those of its own router: a mixture of experts then gives a token the
+      log-prob that the sampler gave it. Reference and critic route by themselves.
     max_staleness: episodes with a token sampled more than this many steps ago are dropped.
     epochs: passes over the batch of a step.
     minibatches: updates of a pass.
@@ -141,6 +144,7 @@ class RLConfig:
   shaping: ShapingConfig = ShapingConfig()
   dynamic_sampling: DynamicSampling | None = None
   entropy: EntropyControl | None = None
+  router_replay: bool = False
   max_staleness: int = 0
   epochs: int = 1
   minibatches: int = 1

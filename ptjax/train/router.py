@@ -138,7 +138,9 @@ def load_metrics(load: Load) -> dict[str, jax.Array]:
 
 
 @jax.jit
-def _corrected(correction_LE: jax.Array, counts_LE: jax.Array, rate: jax.Array) -> jax.Array:
+def _corrected(
+  correction_LE: jax.Array, counts_LE: jax.Array, rate: float | jax.Array
+) -> jax.Array:
   return corrected(correction_LE, counts_LE, rate)
 
 

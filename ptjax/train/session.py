@@ -107,8 +107,10 @@ class Session:
     params = _critic_start(c.config, c.model, c.layout, self.start)
     return c.trainer.init(adapters.trunk_trainable(params, c.model, c.layout, c.config.lora))
 
-  def logprobs(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
-    """Log-probs of all actions under given policy weights."""
+  def logprobs(
+    self, params: Params, trajectories: list[Trajectory], *, replay: bool = False
+  ) -> PerAction:
+    """Log-probs of all actions under given policy weights, with recorded experts or its own."""
     score = functools.partial(
       _score,
       self.model,
@@ -116,7 +118,8 @@ class Session:
       self.experiment.rl.objective.logit_chunk,
       self.policy_layout,
     )
-    return _score_all(score, params, trajectories, self.experiment.pack, self.policy_layout)
+    pack, layout = self.experiment.pack, self.policy_layout
+    return _score_all(score, params, trajectories, pack, layout, replay=replay)
 
   def values(self, critic: Critic, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """The critic's value of the state before each action."""
@@ -135,8 +138,10 @@ def _value(model, layout: Layout, params, rows):
   return action_values(model, params, rows, layout.constrain)
 
 
-def _score_all(score, params, trajectories, packing: PackConfig, layout: Layout) -> PerAction:
-  packed, parts = packed_micro_batches(trajectories, packing)
+def _score_all(
+  score, params, trajectories, packing: PackConfig, layout: Layout, *, replay: bool = False
+) -> PerAction:
+  packed, parts = packed_micro_batches(trajectories, packing, replay=replay)
   scores = [score(params, layout.place_rows(rows)) for rows in parts]
   return packed.gather(np.concatenate(jax.device_get(scores)))
 
@@ -166,7 +171,9 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       template=loaded.template,
       domains=domains,
       services=Services(sandbox),
-      engine=Engine(e.engine, loaded.model, loaded.template.tokenizer),
+      engine=Engine(
+        e.engine, loaded.model, loaded.template.tokenizer, record_routes=e.rl.router_replay
+      ),
       policy=_policy_trainer(e, loaded),
       policy_layout=loaded.layout,
       start=loaded.start,
