@@ -31,7 +31,9 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   policy/ratio_mean              mean ratio of the new to the old policy, trained tokens
   optim/grad_norm                global norm of the gradient before clipping
   optim/lr                       learning rate of the step
-  router/entropy, max_share/<n>  load of the experts of layer n: entropy in nats, largest share
+  router/entropy, max_share,
+  dropped_frac/<n>               experts of layer n: entropy of the load in nats, its largest share,
+                                 share of choices dropped (experts with a capacity)
   value/loss                     value loss over tokens (runs with a critic)
   value/explained_variance       1 - Var(return - value)/Var(return)
   advantage/mean, std, min, max  advantages over tokens, as they enter the loss

@@ -15,6 +15,7 @@ _COMPUTING = {
   "ff_parts",
   "out_first",
   "attention",
+  "capacity_factor",
 }
 
 
@@ -140,6 +141,8 @@ class DecoderConfig:
       two halves by 3e-5. With 1, a mesh that splits d_ff moves no piece between devices.
     out_first: the weights of the blocks are stored [out, in] and multiply from the left. With few
       rows XLA's CPU backend is a sixth faster so; the engine keeps its copy in this form.
+    capacity_factor: places of each expert, as a multiple of an even load; choices beyond them are
+      dropped. None drops nothing.
     attention: implementation, a key of `kernels.attention.IMPLEMENTATIONS`.
   """
 
@@ -180,6 +183,7 @@ class DecoderConfig:
   ff_parts: int = 2
   out_first: bool = False
   attention: str = "blockwise"
+  capacity_factor: float | None = None
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:
@@ -197,6 +201,8 @@ class DecoderConfig:
       raise ValueError(
         f"attention is {self.attention!r}; use one of {', '.join(sorted(IMPLEMENTATIONS))}"
       )
+    if self.capacity_factor is not None and not self.capacity_factor > 0:
+      raise ValueError(f"capacity_factor {self.capacity_factor} must be > 0, or None for dropless")
     if self.remat not in ("none", "dots", "full"):
       raise ValueError(f"remat is {self.remat!r}; use 'none', 'dots' or 'full'")
     if self.activation not in ACTIVATIONS:

@@ -196,7 +196,8 @@ class Decoder(nnx.Module):
       return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 
     x = constrain(self.embed_tokens(packed.tokens_BT.reshape(lead)), (*axes, None))
-    valid_T = (packed.segment_ids_BT > 0).reshape(-1) if keep_routing else None
+    knows_padding = keep_routing or c.capacity_factor is not None
+    valid_T = (packed.segment_ids_BT > 0).reshape(-1) if knows_padding else None
     kept, routed, first = [], None, 0
     for name, num_layers in c.stacks.items():
       graph, layers = nnx.split(getattr(self, name))
@@ -207,7 +208,7 @@ class Decoder(nnx.Module):
         by = by_kind[c.layer_rope(first)]
         if kind.rope_L is not None:
           by = Rotation(*(jnp.stack(parts)[kind.rope_L] for parts in zip(*by_kind, strict=True)))
-        told = Told(valid_T, recorded_TX)
+        told = Told(valid_T, recorded_TX, constrain, axes)
         x, kv, routed = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c, told)
         return constrain(x, (*axes, None)), (kv, routed if keep_routing else None)
 

@@ -1,4 +1,4 @@
-"""Mixture of experts, dropless: each token's rows are sorted by expert and multiplied in groups."""
+"""Mixture of experts: the router, and the module; the products are in `models.mixture`."""
 
 from typing import Any, NamedTuple
 
@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ptjax.models import mixture
 from ptjax.models.config import DecoderConfig, MoeConfig
-from ptjax.models.feedforward import GatedMlp, activation
+from ptjax.models.feedforward import GatedMlp
 from ptjax.models.layers import param
-from ptjax.models.matrices import Adapted, Quantized
 
-# E: experts. G: groups of experts. X: chosen experts of a token. M: tokens times X, by expert.
+# E: experts. G: groups of experts. X: chosen experts of a token.
 
 
 class Told(NamedTuple):
@@ -21,10 +21,14 @@ class Told(NamedTuple):
     valid_T: bool, false for padding, which counts in no statistic; None: all are tokens.
     experts_TX: i32, recorded experts to use instead of the router's own choice, -1 where there is
       no record (router replay); None replays nothing.
+    constrain: of the decoder: where a mesh splits the experts, they are computed where they are.
+    axes: logical axes of the input but the last.
   """
 
   valid_T: jax.Array | None = None
   experts_TX: jax.Array | None = None
+  constrain: Any = None
+  axes: tuple[str, ...] = ()
 
 
 ALONE = Told()
@@ -38,12 +42,14 @@ class Routed(NamedTuple):
     counts_E: tokens that each expert was chosen for.
     probs_E: sum of the router's probabilities; of sigmoid scores, divided by their sum.
     z: sum of squared log-sum-exps of the router's logits.
+    dropped: choices that found no place at their expert; 0 where experts have no capacity.
   """
 
   experts_TX: jax.Array
   counts_E: jax.Array
   probs_E: jax.Array
   z: jax.Array
+  dropped: jax.Array
 
 
 def route(
@@ -106,31 +112,7 @@ def measure(
     probs_TE = scores_TE / (jnp.sum(scores_TE, axis=-1, keepdims=True) + 1e-20)
   counts_E = jnp.zeros(m.num_experts).at[experts_TX].add(weight_T[:, None])
   z_T = jnp.square(jax.nn.logsumexp(logits_TE, axis=-1))
-  return Routed(experts_TX, counts_E, weight_T @ probs_TE, weight_T @ z_T)
-
-
-def grouped_product(
-  x_MI: jax.Array, w: Any, sizes_E: jax.Array, expert_M: jax.Array, dtype: str
-) -> jax.Array:
-  """Each row times the matrix of its expert, f32[M, O].
-
-  Args:
-    x_MI: rows sorted by expert.
-    w: [E, I, O] in any of the forms of `models.matrices`.
-    sizes_E: i32, rows of each expert.
-    expert_M: i32, expert of each row.
-    dtype: in which the operands are read.
-  """
-  if isinstance(w, Adapted):
-    low = grouped_product(x_MI, w.a, sizes_E, expert_M, dtype)
-    added = grouped_product(low, w.b, sizes_E, expert_M, dtype)
-    return grouped_product(x_MI, w.base, sizes_E, expert_M, dtype) + w.scale * added
-  if isinstance(w, Quantized):
-    y = grouped_product(x_MI, w.values.astype(dtype), sizes_E, expert_M, dtype)
-    return y * w.scale[expert_M, 0]
-  return jax.lax.ragged_dot(
-    x_MI.astype(dtype), w.astype(dtype), sizes_E, preferred_element_type=jnp.float32
-  )
+  return Routed(experts_TX, counts_E, weight_T @ probs_TE, weight_T @ z_T, jnp.zeros(()))
 
 
 class Experts(nnx.Module):
@@ -167,13 +149,19 @@ class Experts(nnx.Module):
     correction_E = self.correction[...] if m.scoring == "sigmoid" else None
     experts_TX, weights_TX = route(logits_TE, m, correction_E, told.experts_TX)
     routed = measure(logits_TE, experts_TX, m, told.valid_T)
-    order_M = jnp.argsort(experts_TX.reshape(-1), stable=True)
-    expert_M = experts_TX.reshape(-1)[order_M]
-    out_MD = self._apply(x_TD[order_M // m.top_k], expert_M, c)
-    # Each token's outputs return to its own place: a sum in fixed order, not a scatter.
-    back_M = jnp.argsort(order_M)
-    out_TXD = out_MD[back_M].reshape(-1, m.top_k, c.d_model)
-    out = jnp.einsum("TXD,TX->TD", out_TXD, weights_TX).astype(x.dtype).reshape(x.shape)
+    if c.capacity_factor is not None:
+      size = mixture.capacity(len(x_TD), c)
+      place_TX = mixture.places(experts_TX, told.valid_T, m.num_experts, size)
+      routed = routed._replace(dropped=_dropped(place_TX, told.valid_T))
+      choice = experts_TX, weights_TX, place_TX
+      out_TD = mixture.with_capacity(x_TD, *choice, self._matrices(m), c, size)
+    elif mixture.is_sharded(told.constrain):
+      choice, where = (experts_TX, weights_TX), (told.constrain, told.axes)
+      out_TD = mixture.sharded_dropless(x, *choice, self._matrices(m), c, *where)
+    else:
+      w = self._matrices(m)
+      out_TD = mixture.dropless(x_TD, experts_TX, weights_TX, w, c, count=m.num_experts)
+    out = out_TD.astype(x.dtype).reshape(x.shape)
     return (out + self.shared(x, c) if m.shared_d_ff else out), routed
 
   def _router_logits(self, x_TD: jax.Array, m: MoeConfig) -> jax.Array:
@@ -182,21 +170,14 @@ class Experts(nnx.Module):
     logits_TE = jnp.einsum("TD,DE->TE", x_TD.astype(jnp.float32), router_DE)
     return logits_TE + self.router_bias[...] if m.biases else logits_TE
 
-  def _apply(self, x_MD: jax.Array, expert_M: jax.Array, c: DecoderConfig) -> jax.Array:
-    """The experts' outputs f32[M, D] of rows sorted by expert."""
-    m = c.experts
-    sizes_E = jnp.bincount(expert_M, length=m.num_experts).astype(jnp.int32)
+  def _matrices(self, m: MoeConfig) -> mixture.Matrices:
+    matrices = self.e_gate[...], self.e_up[...], self.e_down[...]
+    if not m.biases:
+      return mixture.Matrices(*matrices)
+    return mixture.Matrices(*matrices, self.gate_bias[...], self.up_bias[...], self.down_bias[...])
 
-    def grouped(x, w, bias):
-      y = grouped_product(x, w[...], sizes_E, expert_M, c.matmul_dtype)
-      return y + bias[...][expert_M] if m.biases else y
 
-    gate = grouped(x_MD, self.e_gate, m.biases and self.gate_bias)
-    up = grouped(x_MD, self.e_up, m.biases and self.up_bias)
-    if m.swiglu_limit is None:
-      hidden = activation(c)(gate) * up
-    else:
-      gate = jnp.minimum(gate, m.swiglu_limit)
-      up = jnp.clip(up, -m.swiglu_limit, m.swiglu_limit)
-      hidden = (up + 1) * gate * jax.nn.sigmoid(m.swiglu_alpha * gate)
-    return grouped(hidden.astype(x_MD.dtype), self.e_down, m.biases and self.down_bias)
+def _dropped(place_TX: jax.Array, valid_T: jax.Array | None) -> jax.Array:
+  """Choices of tokens that found no place."""
+  lost_TX = place_TX < 0 if valid_T is None else (place_TX < 0) & valid_T[:, None]
+  return jnp.sum(lost_TX).astype(jnp.float32)

@@ -114,6 +114,8 @@ class Engine:
     """
     if record_routes and model.moe is None:
       raise ValueError("record_routes: the model has no experts; set rl.router_replay=False")
+    # Capacity would make a request depend on its neighbours: the sampler drops nothing.
+    model = dataclasses.replace(model, capacity_factor=None)
     self.config, self.model, self._record = config, model, record_routes
     self._decode_model = decode_config(model)
     self.stats = EngineStats()

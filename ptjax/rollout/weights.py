@@ -34,7 +34,9 @@ def decode_config(model: DecoderConfig) -> DecoderConfig:
   The pieces of `ff_parts` would be copied out of the weights at every token. They matter at
   the first position of a sequence, which prefill computes for all prompts of two tokens or more.
   """
-  return dataclasses.replace(model, ff_parts=1, out_first=jax.default_backend() == "cpu")
+  return dataclasses.replace(
+    model, ff_parts=1, capacity_factor=None, out_first=jax.default_backend() == "cpu"
+  )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -97,13 +96,18 @@ def tree_shardings(rules: Rules, mesh: Mesh, axes_tree, shape_tree):
   )
 
 
-def constrainer(
-  rules: Rules, mesh: Mesh
-) -> Callable[[jax.Array, tuple[str | None, ...]], jax.Array]:
+@dataclasses.dataclass(frozen=True)
+class Constrainer:
+  """Pins an activation to its rule inside `jit`; tells layers that ask where things are."""
+
+  rules: Rules
+  mesh: Mesh
+
+  def __call__(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self.rules.spec(axes)))
+
+
+def constrainer(rules: Rules, mesh: Mesh) -> Constrainer:
   """A function that pins an activation to its rule inside `jit`."""
   rules.check(mesh)
-
-  def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, rules.spec(axes)))
-
-  return constrain
+  return Constrainer(rules, mesh)

