@@ -20,6 +20,7 @@ from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.quantize import Kind
 from ptjax.rollout import decode
+from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
 from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights
@@ -102,10 +103,12 @@ class Engine:
     config: EngineConfig,
     model: DecoderConfig,
     tokenizer: Tokenizer | None,
+    placement: CachePlacement | None = None,
     *,
     record_routes: bool = False,
   ):
-    """A tokenizer is needed only by requests with stop strings.
+    """A tokenizer is needed only by requests with stop strings; a placement, where the weights
+    lie on a mesh.
 
     With `record_routes`, completions tell the experts of their tokens, for router replay.
 
@@ -117,7 +120,9 @@ class Engine:
     # Capacity would make a request depend on its neighbours: the sampler drops nothing.
     model = dataclasses.replace(model, capacity_factor=None)
     self.config, self.model, self._record = config, model, record_routes
-    self._decode_model = decode_config(model)
+    self._place = (lambda cache: cache) if placement is None else placement.place
+    cpu = jax.default_backend() == "cpu" if placement is None else placement.on_cpu
+    self._decode_model = decode_config(model, on_cpu=cpu)
     self.stats = EngineStats()
     self._tokenizer = tokenizer
     self._scheduler = Scheduler(config.num_slots)
@@ -125,7 +130,8 @@ class Engine:
     self._version = 0
     # The cache has a row for each slot of the program that runs: row i belongs to _rows[i].
     self._rows = np.arange(config.width(0))
-    self._cache = decode.empty_cache(model, len(self._rows), config.max_length)
+    empty = decode.empty_cache if placement is None else placement.empty
+    self._cache = empty(model, len(self._rows), config.max_length)
     rows, i32 = config.num_slots, np.int32
     # The slots live on the host between chunks: they are a few hundred bytes.
     self._token, self._length = np.zeros(rows, i32), np.zeros(rows, i32)
@@ -190,7 +196,7 @@ class Engine:
     self._fill_slots(self._weights.params)
     if self.idle:
       return []
-    self._cache, slots, chunk = decode.decode_chunk(
+    cache, slots, chunk = decode.decode_chunk(
       self._decode_model,
       self.config.decode_chunk,
       self._weights,
@@ -198,6 +204,7 @@ class Engine:
       self._device_slots(),
       self._record,
     )
+    self._cache = self._place(cache)
     token, length, done, (tokens, logprobs, counts, routes) = jax.device_get(
       (slots.token_R, slots.length_R, slots.done_R, chunk)
     )
@@ -256,7 +263,7 @@ class Engine:
     slots = live + idle[: width - len(live)]
     # A slot without a row is idle, or about to be filled: any row will do as its start.
     source = np.asarray([row_of.get(slot, 0) for slot in slots], np.int32)
-    self._cache = decode.take_rows(self._cache, source)
+    self._cache = self._place(decode.take_rows(self._cache, source))
     self._rows = np.asarray(slots)
 
   def _row_of(self) -> dict[int, int]:
@@ -279,7 +286,7 @@ class Engine:
     if self._record:
       kv, routes_PTLX = kv
       self._keep_routes(np.asarray(routes_PTLX), prompts)
-    self._cache = decode.insert(self._cache, kv, source_R, take_R)
+    self._cache = self._place(decode.insert(self._cache, kv, source_R, take_R))
 
   def _keep_routes(self, routes_PTLX: np.ndarray, prompts) -> None:
     """Notes the experts of the prefilled tokens with each request of a prompt."""

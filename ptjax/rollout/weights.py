@@ -28,21 +28,21 @@ class EngineWeights(NamedTuple):
   layers: tuple[Params, ...]
 
 
-def decode_config(model: DecoderConfig) -> DecoderConfig:
-  """How the model computes one token a row.
+def decode_config(model: DecoderConfig, *, on_cpu: bool) -> DecoderConfig:
+  """How the model computes one token a row, on a CPU or elsewhere.
 
   The pieces of `ff_parts` would be copied out of the weights at every token. They matter at
   the first position of a sequence, which prefill computes for all prompts of two tokens or more.
   """
-  return dataclasses.replace(
-    model, ff_parts=1, capacity_factor=None, out_first=jax.default_backend() == "cpu"
-  )
+  return dataclasses.replace(model, ff_parts=1, capacity_factor=None, out_first=on_cpu)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _turned(
-  model: DecoderConfig, quantized: Kind | None, params: Params
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def turned(
+  model: DecoderConfig, params: Params, quantized: Kind | None = None
 ) -> tuple[Params, tuple[Params, ...]]:
+  """(head, layers) of `EngineWeights`: copies, turned where the model asks for it, quantised where
+  `quantized` does, adapters merged."""
   cut = tuple(
     densify(jax.tree.map(lambda x, i=i: x[i], params[stack]))
     for stack, num_layers in model.stacks.items()
@@ -71,6 +71,10 @@ def engine_weights(
     model: the configuration that decodes.
     quantized: the layers' matrices in 8 bits; None keeps their precision.
   """
-  head, layers = _turned(model, quantized, params)
+  return assemble(params, *turned(model, params, quantized))
+
+
+def assemble(params: Params, head: Params, layers: tuple[Params, ...]) -> EngineWeights:
+  """The weights from the trainer's own and the two results of `turned`."""
   shared = {name: params[name] for name in ("embed", "final_norm")}
   return EngineWeights(params, shared | head, layers)

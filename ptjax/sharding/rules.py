@@ -98,16 +98,13 @@ def tree_shardings(rules: Rules, mesh: Mesh, axes_tree, shape_tree):
 
 @dataclasses.dataclass(frozen=True)
 class Constrainer:
-  """Pins an activation to its rule inside `jit`; tells layers that ask where things are."""
+  """Pins an activation to its rule inside `jit`; knows the mesh, for what is sharded by hand."""
 
   rules: Rules
   mesh: Mesh
 
+  def __post_init__(self):
+    self.rules.check(self.mesh)
+
   def __call__(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self.rules.spec(axes)))
-
-
-def constrainer(rules: Rules, mesh: Mesh) -> Constrainer:
-  """A function that pins an activation to its rule inside `jit`."""
-  rules.check(mesh)
-  return Constrainer(rules, mesh)

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -15,33 +15,30 @@ from ptjax.data.chat_template import ChatTemplate
 from ptjax.domains.catalog import DOMAINS
 from ptjax.domains.domain import Domain
 from ptjax.envs.environment import Services
+from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.models.matrices import is_matrix
 from ptjax.models.quantize import quantize_blocks, quantized_axes
-from ptjax.rewards.reward_model import critic_start, load_reward_model
+from ptjax.rewards.judge import with_judge
+from ptjax.rewards.reward_model import load_reward_model
+from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
 from ptjax.train import adapters
 from ptjax.train.batch import PerAction, packed_micro_batches
-from ptjax.train.experiment import CriticConfig, Experiment
-from ptjax.train.forward import action_logprobs, action_values
+from ptjax.train.experiment import Experiment
 from ptjax.train.loading import Loaded, check_rows, load_model
-from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
-from ptjax.train.objectives import critic_loss, policy_loss, routed_policy_loss
-from ptjax.train.router import RouterTraining
+from ptjax.train.networks import Layout, Trainer, TrainState
+from ptjax.train.programs import (
+  Critic,
+  build_critic,
+  critic_at_start,
+  policy_trainer,
+  score_rows,
+  value_rows,
+)
 from sandbox_runner import Pool, PoolConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class Critic:
-  """The critic's trainer, where it lives, and the shape of its trunk."""
-
-  config: CriticConfig
-  trainer: Trainer
-  layout: Layout
-  model: DecoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +101,7 @@ class Session:
     if self.critic is None:
       return None
     c = self.critic
-    params = _critic_start(c.config, c.model, c.layout, self.start)
+    params = critic_at_start(c.config, c.model, c.layout, self.start)
     return c.trainer.init(adapters.trunk_trainable(params, c.model, c.layout, c.config.lora))
 
   def logprobs(
@@ -112,7 +109,7 @@ class Session:
   ) -> PerAction:
     """Log-probs of all actions under given policy weights, with recorded experts or its own."""
     score = functools.partial(
-      _score,
+      score_rows,
       self.model,
       self.experiment.policy.sampling,
       self.experiment.rl.objective.logit_chunk,
@@ -123,19 +120,8 @@ class Session:
 
   def values(self, critic: Critic, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """The critic's value of the state before each action."""
-    value = functools.partial(_value, critic.model, critic.layout)
+    value = functools.partial(value_rows, critic.model, critic.layout)
     return _score_all(value, params, trajectories, self.experiment.pack, critic.layout)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _score(model, sampling, chunk, layout: Layout, params, rows):
-  constrain = layout.constrain
-  return action_logprobs(model, params, rows, sampling, chunk=chunk, constrain=constrain)[0]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _value(model, layout: Layout, params, rows):
-  return action_values(model, params, rows, layout.constrain)
 
 
 def _score_all(
@@ -144,6 +130,24 @@ def _score_all(
   packed, parts = packed_micro_batches(trajectories, packing, replay=replay)
   scores = [score(params, layout.place_rows(rows)) for rows in parts]
   return packed.gather(np.concatenate(jax.device_get(scores)))
+
+
+def build_domains(configs: Sequence[DomainConfig]) -> dict[str, Domain]:
+  """The domains by name, judged by the reward models that the configuration names.
+
+  Raises:
+    ValueError: a workdir without a reward model, or a reward model without the head asked for.
+  """
+  load = functools.cache(load_reward_model)
+
+  def build(config: DomainConfig) -> Domain:
+    domain, judge = DOMAINS[config.name](), config.judge
+    if judge is None:
+      return domain
+    tree = with_judge(domain.rewards, domain.name, load(judge.workdir), judge)
+    return dataclasses.replace(domain, rewards=tree)
+
+  return {config.name: build(config) for config in configs}
 
 
 @contextlib.contextmanager
@@ -158,7 +162,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
   loaded = load_model(e.model, mesh, e.rules)
-  domains = {d.name: DOMAINS[d.name]() for d in e.domains}
+  domains = build_domains(e.domains)
   pool = PoolConfig(
     backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
   )
@@ -172,14 +176,18 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       domains=domains,
       services=Services(sandbox),
       engine=Engine(
-        e.engine, loaded.model, loaded.template.tokenizer, record_routes=e.rl.router_replay
+        e.engine,
+        loaded.model,
+        loaded.template.tokenizer,
+        CachePlacement(mesh, e.rules),
+        record_routes=e.rl.router_replay,
       ),
-      policy=_policy_trainer(e, loaded),
+      policy=policy_trainer(e, loaded.model, loaded.layout, loaded.start),
       policy_layout=loaded.layout,
       start=loaded.start,
       reference=_reference(e, loaded),
       runner=runner,
-      critic=_critic(e, loaded, mesh),
+      critic=build_critic(e, loaded.model, mesh, loaded.start),
     )
 
 
@@ -198,25 +206,6 @@ def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Po
     runner.run(pool.__aexit__(None, None, None))
 
 
-def _policy_trainer(e: Experiment, loaded: Loaded) -> Trainer:
-  common = {
-    "model": loaded.model,
-    "objective": e.rl.objective,
-    "sampling": e.policy.sampling,
-    "constrain": loaded.layout.constrain,
-  }
-  frozen = adapters.frozen(loaded.start, loaded.lora)
-  num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  if e.model.router is None:
-    loss = functools.partial(policy_loss, **common)
-    return Trainer(loss, e.optimizer, num_updates, frozen)
-  router = RouterTraining.of(
-    e.model.router, loaded.model, loaded.layout.constrain, adapters=frozen is not None
-  )
-  loss = functools.partial(routed_policy_loss, **common, router=e.model.router)
-  return Trainer(loss, e.optimizer, num_updates, frozen, router)
-
-
 def _reference(e: Experiment, loaded: Loaded) -> Params:
   kind = e.rl.reference_weights
   if kind == "start":
@@ -225,40 +214,3 @@ def _reference(e: Experiment, loaded: Loaded) -> Params:
   placed = loaded.layout.place(quantized, quantized_axes(loaded.model))
   # What is not quantised may still be the arrays of `start`, which the policy takes over.
   return jax.tree.map(jax.numpy.copy, placed)
-
-
-def _critic_start(
-  config: CriticConfig, trunk: DecoderConfig, layout: Layout, start: Params
-) -> Params:
-  """A critic at update 0 on its mesh; it may share arrays with the policy."""
-  if config.reward_model is None:
-    params = critic_params(start, trunk.num_layers)
-  else:
-    params = critic_start(load_reward_model(config.reward_model), trunk)
-  axes = critic_axes(trunk)
-  if any(is_matrix(x) for x in jax.tree.leaves(params, is_leaf=is_matrix)):
-    axes["trunk"] = quantized_axes(trunk)
-  return layout.place(params, axes)
-
-
-def _critic(e: Experiment, loaded: Loaded, mesh: jax.sharding.Mesh) -> Critic | None:
-  if e.critic is None:
-    return None
-  model = loaded.model
-  depth = e.critic.num_layers or model.num_layers
-  if depth > model.num_layers:
-    raise ValueError(
-      f"critic.num_layers {depth} exceeds the {model.num_layers} layers of the policy that it "
-      f"starts from"
-    )
-  # Without an output matrix: a scalar head takes its place.
-  trunk = dataclasses.replace(model.first(depth), tie_embeddings=True)
-  layout = Layout(mesh, e.critic.rules)
-  loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
-  num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  frozen = None
-  if e.critic.lora is not None:
-    params = _critic_start(e.critic, trunk, layout, loaded.start)
-    frozen = adapters.trunk_frozen(params, e.critic.lora)
-  trainer = Trainer(loss, e.critic.optimizer, num_updates, frozen)
-  return Critic(e.critic, trainer, layout, trunk)

@@ -35,7 +35,7 @@ from ptjax.train.networks import Layout, Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.router import Load, RouterConfig, RouterTraining, with_router
-from ptjax.train.supervised import FitConfig, FitObserver, Problem
+from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 if TYPE_CHECKING:
   from ptjax.train.best_of_n import BestOfNExperiment
@@ -237,7 +237,9 @@ def sft_problem(
   )
 
 
-def run(e: SFTExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: SFTExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Fine-tunes, or resumes; see `supervised.run` for what it raises."""
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
@@ -250,4 +252,4 @@ def run(e: SFTExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
   heldout = read_heldout(e.data, OneSide(encode, e.heldout.share, heldout=True), e.heldout.examples)
   observer.on_status(f"{len(heldout)} conversations held out")
   problem = sft_problem(loaded, train, heldout, e)
-  supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
+  drive(problem, e.fit, e.checkpoint, workdir, observer)
