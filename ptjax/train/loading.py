@@ -1,6 +1,7 @@
 """A pretrained model on the mesh: what every kind of training starts from."""
 
 import dataclasses
+import datetime
 import pathlib
 
 from jax.sharding import Mesh
@@ -46,7 +47,8 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   """
   pretrained = load_pretrained(config.source)
   model = computed_on(pretrained.config, config, mesh, rules)
-  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
+  today = datetime.datetime.fromisoformat(config.today) if config.today else None
+  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source), today)
   layout = Layout(mesh, rules)
   start = layout.place(pretrained.params, decoder.logical_axes(model))
   return Loaded(model, pretrained.content_hash, template, layout, start)

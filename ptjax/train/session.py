@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -15,9 +15,11 @@ from ptjax.data.chat_template import ChatTemplate
 from ptjax.domains.catalog import DOMAINS
 from ptjax.domains.domain import Domain
 from ptjax.envs.environment import Services
+from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
+from ptjax.rewards.judge import with_judge
 from ptjax.rewards.reward_model import critic_start, load_reward_model
 from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.engine import Engine
@@ -101,6 +103,24 @@ def _score_all(score, params, trajectories, packing: PackConfig, layout: Layout)
   return packed.gather(np.concatenate(jax.device_get(scores)))
 
 
+def build_domains(configs: Sequence[DomainConfig]) -> dict[str, Domain]:
+  """The domains by name, judged by the reward models that the configuration names.
+
+  Raises:
+    ValueError: a workdir without a reward model, or a reward model without the head asked for.
+  """
+  load = functools.cache(load_reward_model)
+
+  def build(config: DomainConfig) -> Domain:
+    domain, judge = DOMAINS[config.name](), config.judge
+    if judge is None:
+      return domain
+    tree = with_judge(domain.rewards, domain.name, load(judge.workdir), judge)
+    return dataclasses.replace(domain, rewards=tree)
+
+  return {config.name: build(config) for config in configs}
+
+
 @contextlib.contextmanager
 def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Session]:
   """Builds a session; everything it started is stopped on leaving.
@@ -113,7 +133,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
   loaded = load_model(e.model, mesh, e.rules)
-  domains = {d.name: DOMAINS[d.name]() for d in e.domains}
+  domains = build_domains(e.domains)
   pool = PoolConfig(
     backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
   )
