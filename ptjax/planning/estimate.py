@@ -2,7 +2,7 @@
 
 What lives from step to step is exact: it is the run's own arrays, by shape and sharding. What a
 program needs beside it is a formula of the largest phases that the compiler's schedules show
-(`liveness`), held to its figures by tests/planning/test_estimate.py.
+(`liveness`), held to its figures by tests/planning/test_memory_estimate.py.
 """
 
 import dataclasses
