@@ -96,9 +96,9 @@ CLOSING = """
 ## 128k and 1M tokens
 
 No slice holds them yet. Attention keeps a mask of every query and key of a row on one device (16
-GiB at 128k, 1 TiB at 1M), and the weights of one layer's scores beside it; the longest context
-grows with the number of heads on a device, not with the slice. `plan --max-context` says what an
-experiment reaches.
+GiB at 128k, 1 TiB at 1M), and one layer's weights of all scores beside it, so that a larger slice
+does not lengthen the context: `plan --max-context` gives 20k tokens for
+`configs/grpo_llama31_8b.py` on v5p:4x4x4.
 """
 
 
