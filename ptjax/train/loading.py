@@ -63,6 +63,9 @@ def computed_on(
     matmul_dtype=config.matmul_dtype,
     activation_dtype=config.activation_dtype,
     remat=config.remat,
+    attention=config.attention,
+    context_attention=config.context_attention,
+    context_layout=config.context_layout,
     merge_rows=on_cpu(mesh) and mesh.shape["context"] == 1,
     ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else shape.ff_parts,
   )

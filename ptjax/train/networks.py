@@ -15,7 +15,7 @@ from ptjax.core.metrics import merge
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.sharding.rules import Rules, constrainer, tree_shardings
+from ptjax.sharding.rules import Constrainer, Rules, tree_shardings
 from ptjax.train.optimizer import OptimizerConfig, learning_rate, make_optimizer
 
 
@@ -59,7 +59,7 @@ class Layout:
 
   @property
   def constrain(self) -> decoder.Constrain:
-    return constrainer(self.rules, self.mesh)
+    return Constrainer(self.rules, self.mesh)
 
 
 def critic_axes(model: DecoderConfig) -> Params:
