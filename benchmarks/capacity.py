@@ -104,10 +104,10 @@ INTRODUCTION = """\
 
 The smallest slice on which a step fits: its shape, tensor (t) and context (c) parallelism (all
 other devices are fsdp), and GiB used of a device (v5e has 15.75, v5p 95.74, v6e 31.25, tpu7x
-94.75). A step is the least one: one row and one slot for each place of the batch axes, half of the context
-an answer, bfloat16 products and activations, float32 weights and moments, full remat, the
-reference kept. PPO has a critic as large as the policy. Written by `python -m
-benchmarks.capacity`.
+94.75). A step is the least one: one row and one slot for each place of the batch axes, half of the
+context an answer, bfloat16 products and activations, float32 weights and moments, full remat, the
+reference kept. PPO has a critic as large as the policy. Written by
+`python -m benchmarks.capacity`.
 
 **These are formulas** (`plan --estimate`), not compilations; ask `plan` before you rent a slice.
 How far they lie from the compiler's figure has been measured for gradients of dense models in short
