@@ -20,7 +20,7 @@ from ptjax.models.decoder import Params
 from ptjax.rollout import decode
 from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
-from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights
+from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights, rounded
 
 _MIN_WIDTH = 8  # a CPU's vector and a TPU's sublanes: fewer rows cost the same
 _PREFILL_BATCH = 8
@@ -41,6 +41,9 @@ class EngineConfig:
     min_prefill: shortest prefill program, in tokens; longer prompts use the next power
       of two.
     max_stop_ids: stop tokens a request may name.
+    weight_bits: matrices are rounded to so many bits a weight, as a quantised sampler has them;
+      None samples from the trainer's own. They then differ from the trainer's policy, which
+      `rl.contract_tolerance` has to allow and a correction to make good.
   """
 
   num_slots: int = 32
@@ -49,11 +52,14 @@ class EngineConfig:
   adaptive: bool = False
   min_prefill: int = 32
   max_stop_ids: int = 4
+  weight_bits: int | None = None
 
   def __post_init__(self):
+    if self.weight_bits is not None and not 2 <= self.weight_bits <= 16:
+      raise ValueError(f"engine.weight_bits {self.weight_bits} must be 2 to 16, or None")
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if not isinstance(value, bool) and value < 1:
+      if value is not None and not isinstance(value, bool) and value < 1:
         raise ValueError(f"engine.{field.name} {value} must be >= 1")
 
   def width(self, live: int) -> int:
@@ -113,6 +119,8 @@ class Engine:
 
   def set_weights(self, params: Params, version: int) -> None:
     """Takes a new version; running requests go on under it (in-flight update)."""
+    if self.config.weight_bits is not None:
+      params = rounded(params, self.config.weight_bits)
     self._weights = engine_weights(params, self._decode_model)
     self._version = version
 
