@@ -16,10 +16,13 @@ class DomainConfig:
   Attributes:
     name: a key of `ptjax.domains.catalog.DOMAINS`.
     weight: share of the prompts, relative to the other domains.
+    reward_model: workdir of a finished `reward` run whose score is the reward, see
+      `domains.preferred`; the domain's own rewards are then recorded only. None takes those.
   """
 
   name: str
   weight: float = 1.0
+  reward_model: str | None = None
 
   def __post_init__(self):
     if not 0 < self.weight < math.inf:

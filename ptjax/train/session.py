@@ -14,7 +14,9 @@ from ptjax.core.types import Trajectory
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.domains.catalog import DOMAINS
 from ptjax.domains.domain import Domain
+from ptjax.domains.preferred import judged_by
 from ptjax.envs.environment import Services
+from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
@@ -134,7 +136,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
   loaded = load_model(e.model, mesh, e.rules)
-  domains = {d.name: DOMAINS[d.name]() for d in e.domains}
+  domains = {d.name: _domain(d) for d in e.domains}
   pool = PoolConfig(
     backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
   )
@@ -154,6 +156,13 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       runner=runner,
       critic=_critic(e, loaded.model, mesh),
     )
+
+
+def _domain(config: DomainConfig) -> Domain:
+  domain = DOMAINS[config.name]()
+  if config.reward_model is None:
+    return domain
+  return judged_by(domain, load_reward_model(config.reward_model))
 
 
 @contextlib.contextmanager

@@ -8,10 +8,21 @@ import jax
 import numpy as np
 import pytest
 from fit_toys import annotated, load_toy, write_jsonl
-from train_toys import assert_trees_close, critic_experiment, gradient, session_on, toy_trajectories
+from train_toys import (
+  assert_trees_close,
+  critic_experiment,
+  gradient,
+  session_on,
+  toy_domain,
+  toy_experiment,
+  toy_trajectories,
+)
 
 from ptjax.core.metrics import read_jsonl
+from ptjax.domains import catalog
+from ptjax.domains.domain import grade_response
 from ptjax.envs.environment import Services, Task
+from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.rewards import tree
 from ptjax.rewards.failures import Unscorable
@@ -291,6 +302,20 @@ def test_the_critic_starts_as_the_reward_model(model, trained, tied_source, tmp_
   with session_on(1, dataclasses.replace(e, critic=deeper), tmp_path) as session:
     with pytest.raises(ValueError, match=r"num_layers 1 there, 2 here.*set critic\.num_layers"):
       session.init_critic()
+
+
+def test_a_domain_of_a_run_may_be_judged_by_it(trained, tied_source, tmp_path, monkeypatch):
+  toy = dataclasses.replace(toy_domain("z"), name="left")  # its own taste is the opposite
+  monkeypatch.setitem(catalog.DOMAINS, "left", lambda: toy)
+  judged = (DomainConfig("left", reward_model=str(trained[0])),)
+  with session_on(1, toy_experiment(tied_source, domains=judged), tmp_path) as session:
+    domain = session.domains["left"]
+    good, bad = (
+      asyncio.run(grade_response(domain, task(), text, Services())) for text in ("aa", "zz")
+    )
+  assert 0 <= bad.rewards[""] < good.rewards[""] - 0.1 < 1
+  assert (good.rewards["gold"], good.passed) == (0.0, False)
+  assert (bad.rewards["gold"], bad.passed) == (1.0, True)
 
 
 def test_a_workdir_without_a_reward_model(tmp_path):
