@@ -6,6 +6,10 @@
 Claim: GRPO divides the loss of an answer by its length, so that a long wrong answer is punished
 less a token than a short one: wrong answers grow. Dr. GRPO (and RLOO), which divide by a constant,
 do not.
+
+Hardware: 1 CPU core. Time: 30 s a run, 8 minutes. Expected: the length of wrong answers rises in
+the arms of GRPO and stays in the others. Seen (docs/papers.md): it does where wrong answers alone
+train; in the whole objective GRPO and Dr. GRPO end alike.
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
   python -m ptjax.launch sweep --config configs/papers/off_policy.py \
       --sweep configs/papers/off_policy.py --workdir runs/papers/off_policy
 
-Each batch serves two passes of 8 updates, so that the policy is up to 15 updates away from the one
+Each batch serves four passes of 4 updates, so that the policy is up to 15 updates away from the one
 that sampled. Claims:
 
   DAPO (Yu et al. 2025, 3.1): with the upper clip at 0.28 instead of 0.2 the entropy of the policy
@@ -12,6 +12,10 @@ that sampled. Claims:
     learns faster than GRPO and DAPO in the same number of steps.
   GSPO (Zheng et al. 2025, 5): the ratio of the sequence is more stable than that of tokens, and
     learns more from the same samples, although it clips far more of them.
+
+Hardware: 1 CPU core. Time: 20 to 60 s a run, 8 minutes. Expected: the entropy of clip-higher stays
+above GRPO's, the pass rates of CISPO and GSPO rise faster. Seen (docs/papers.md): GSPO's does;
+clip-higher's entropy is no higher, CISPO falls behind.
 """
 
 from collections.abc import Iterator
@@ -31,8 +35,9 @@ ARMS: dict[str, dict[str, Any]] = {
   "CISPO": {"rl.objective.loss": "cispo", "rl.objective.clip_high": 2.0},
   "GSPO": {
     "rl.objective.loss": "gspo",
-    "rl.objective.clip_low": 3e-4,
-    "rl.objective.clip_high": 4e-4,
+    # The paper's 3e-4 and 4e-4 are for thousands of tokens, whose mean varies little; here 8.
+    "rl.objective.clip_low": 0.03,
+    "rl.objective.clip_high": 0.04,
     "rl.aggregation": "seq_mean_token_mean",
   },
 }
@@ -45,13 +50,13 @@ def get_config() -> ConfigDict:
       RLConfig(
         num_steps=40,
         prompts_per_step=16,
-        epochs=2,
-        minibatches=8,
+        epochs=4,
+        minibatches=4,
         aggregation="token_mean",
         objective=PolicyObjective(),
       ),
       answer=8,
-      optimizer=OptimizerConfig(learning_rate=5e-4),
+      optimizer=OptimizerConfig(learning_rate=2e-4),
     )
   )
 

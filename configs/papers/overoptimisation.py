@@ -9,6 +9,9 @@ The policy is trained on the score of a reward model that has seen 100 or 2,000 
 answers are right, the gold reward, is only recorded. Claim: as the policy moves away from its
 start (KL), the proxy reward goes on rising, while the gold reward rises and then falls; with more
 data for the reward model it falls later or not at all.
+
+Hardware: 1 CPU core. Time: 40 s a run, 6 minutes with the reward models. Expected: the curve of the
+gold reward over the KL bends down in the arm of 100 pairs. SEEN_OVER
 """
 
 from collections.abc import Iterator

@@ -67,7 +67,7 @@ FIGURES: dict[str, list[Panel]] = {
     Panel("share of tokens clipped above", metric("policy/clip_frac_high")),
   ],
   "mismatch": [
-    PASS,
+    Panel("pass rate of the sampler", metric("pass/addends")),
     ENTROPY,
     Panel("KL(sampler || trainer), nats a token", metric("mismatch/kl")),
   ],
@@ -136,8 +136,9 @@ def draw(name: str, arms: dict[str, list[list[dict]]], path: Path) -> None:
       axis.plot(steps, curves.mean(0), label=arm, linewidth=1.4, color=color)
       axis.fill_between(steps, curves.min(0), curves.max(0), alpha=0.15, color=color)
     _dress(axis, panel.title, panel.against_title)
-  axes[0][0].legend(fontsize=8, frameon=False)
-  _save(figure, path)
+  labels = axes[0][0].get_legend_handles_labels()
+  figure.legend(*labels, loc="upper center", ncol=len(arms), fontsize=8, frameon=False)
+  _save(figure, path, top=0.92)
 
 
 def draw_pass_rates(results: Sequence[dict], path: Path) -> None:
@@ -161,27 +162,23 @@ def _dress(axis, title: str, x_title: str) -> None:
   axis.spines[["top", "right"]].set_visible(False)
 
 
-def _save(figure, path: Path) -> None:
-  figure.tight_layout()
+def _save(figure, path: Path, top: float = 1.0) -> None:
+  figure.tight_layout(rect=(0, 0, 1, top))
   path.parent.mkdir(parents=True, exist_ok=True)
-  figure.savefig(path, dpi=80)
+  figure.savefig(path, dpi=60)
   plt.close(figure)
 
 
 def table(name: str, arms: dict[str, list[list[dict]]]) -> str:
-  """Markdown: over the last steps the mean over the seeds, and their range."""
+  """Markdown: the mean over the seeds, and their range, of what each panel shows in the last steps;
+  in the last column of the pass rate over the whole run."""
   panels = FIGURES[name]
-  lines = [
-    " | ".join(["| arm", *(p.title for p in panels)]) + " |",
-    "|---" * (len(panels) + 1) + "|",
-  ]
+  rows = [["arm", *(p.title for p in panels), "pass rate, all steps"], ["---"] * (len(panels) + 2)]
   for arm, runs in arms.items():
-    cells = []
-    for panel in panels:
-      ends = [mean(panel.value(records)[-LAST:]) for records in runs]
-      cells.append(f"{np.mean(ends):.3g} [{min(ends):.3g}, {max(ends):.3g}]")
-    lines.append(" | ".join([f"| {arm}", *cells]) + " |")
-  return "\n".join(lines)
+    ends = [[mean(panel.value(records)[-LAST:]) for records in runs] for panel in panels]
+    whole = [mean(PASS.value(records)) for records in runs]
+    rows.append([arm, *(f"{np.mean(v):.3g} [{min(v):.3g}, {max(v):.3g}]" for v in (*ends, whole))])
+  return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:

@@ -85,29 +85,32 @@ def train_reward_models() -> None:
 
 
 def compare_dpo() -> None:
-  """Each run, its export, and the held-out pass rate of the exported model."""
+  """Each run, its export, and the held-out pass rate of the exported model.
+
+  Killed, it goes on: finished runs and exports are kept.
+  """
   results = [{"arm": "start", "seed": 0, **pass_rate(MODEL, "start")}]
   for seed in SEEDS:
     pairs = pairs_file(seed)
     chosen = write_jsonl(ROOT / f"chosen_{seed}.jsonl", conversations(pairs))
-    for arm, verb, more in (
-      ("DPO", "prefer", [f"--config.data.path={pairs}"]),
-      (
-        "SFT",
-        "sft",
-        [
-          f"--config.data.sources.0.files={chosen}",
-          f"--config.data.sources.0.sha256={sha256_of(chosen)}",
-        ],
-      ),
-    ):
-      name = f"{arm}_{seed}".lower()
+    preferences = ("prefer", "configs/papers/dpo.py", f"--config.data.path={pairs}")
+    examples = (
+      f"--config.data.sources.0.files={chosen}",
+      f"--config.data.sources.0.sha256={sha256_of(chosen)}",
+    )
+    arms = {
+      "DPO": preferences,
+      "DPO, slower": (*preferences, "--config.optimizer.learning_rate=1e-4"),
+      "SFT": ("sft", "configs/papers/sft.py", *examples),
+    }
+    for arm, (verb, config, *overrides) in arms.items():
+      name = f"{arm}_{seed}".lower().replace(", ", "_")
       workdir = ROOT / "dpo" / name
-      config = f"configs/papers/{arm.lower()}.py"
       common = ("--config", config, "--workdir", str(workdir), f"--config.seed={seed}")
-      launch(verb, *common, *more)
+      launch(verb, *common, *overrides)
       model = workdir / "model"
-      launch("export", "--workdir", str(workdir), "--to", str(model))
+      if not model.exists():
+        launch("export", "--workdir", str(workdir), "--to", str(model))
       results.append({"arm": arm, "seed": seed, **pass_rate(str(model), name)})
   (ROOT / "dpo.json").write_text(json.dumps(results, indent=1) + "\n")
   print(json.dumps(results, indent=1))

@@ -2,7 +2,7 @@
 
   python -m configs.papers.prepare
 
-Deterministic; about 3 minutes on one core. Everything goes to runs/papers: `start` (random
+Deterministic; 3 to 5 minutes on one core. Everything goes to runs/papers: `start` (random
 weights), `examples.jsonl`, `pretrain` (the workdir of the `sft` run) and `base`, the model.
 """
 

@@ -6,6 +6,9 @@
 Claim: PPO whose critic starts untrained is misled at first by its advantages; a critic that has
 learned the values of the starting policy before the policy moves does better from the first update
 on. The arms take the same number of policy updates.
+
+Hardware: 1 CPU core. Time: 40 s a run, 4 minutes. Expected: a higher pass rate in the first
+updates. SEEN_VALUE
 """
 
 from collections.abc import Iterator
