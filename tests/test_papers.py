@@ -98,7 +98,7 @@ def test_one_step(name, source, tmp_path, request):
     "eval.tasks_per_domain=0",
   ]
   if name == "overoptimisation":
-    small.append(f"domains.0.reward_model={request.getfixturevalue('reward_workdir')}")
+    small.append(f"domains.0.judge.workdir={request.getfixturevalue('reward_workdir')}")
   if name == "mismatch":
     small += ["engine.weight_bits=3", "rl.contract_tolerance=100"]
   launch("train", name, tmp_path, *small)

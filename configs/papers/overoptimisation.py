@@ -23,6 +23,7 @@ from configs.papers.common import SEEDS, addends
 from configs.papers.preferences import FEW, MANY, reward_workdir
 from ptjax.core.config import to_config_dict
 from ptjax.experience.mixture import DomainConfig
+from ptjax.rewards.judge import JudgeConfig
 from ptjax.train.experiment import RLConfig
 from ptjax.train.optimizer import OptimizerConfig
 
@@ -36,7 +37,9 @@ def get_config() -> ConfigDict:
       RLConfig(num_steps=100, prompts_per_step=16, reference=True),
       answer=24,
       optimizer=OptimizerConfig(learning_rate=5e-4),
-      domains=(DomainConfig("addends", reward_model=str(reward_workdir(0, FEW))),),
+      domains=(
+        DomainConfig("addends", judge=JudgeConfig(str(reward_workdir(0, FEW)), weight=1.0)),
+      ),
     )
   )
 
@@ -45,4 +48,4 @@ def get_sweep() -> Iterator[dict[str, Any]]:
   for name, count in ARMS.items():
     for seed in SEEDS:
       model = str(reward_workdir(seed, count))
-      yield {"name": name, "seed": seed, "domains.0.reward_model": model}
+      yield {"name": name, "seed": seed, "domains.0.judge.workdir": model}

@@ -78,7 +78,7 @@ FIGURES: dict[str, list[Panel]] = {
   ],
   "overoptimisation": [
     _against_kl("proxy reward", "reward/addends/preference"),
-    _against_kl("gold reward", "reward/addends/gold"),
+    _against_kl("gold reward", "reward/addends/answer"),
   ],
 }
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ptjax.rewards.judge import JudgeConfig
+
 
 @dataclasses.dataclass(frozen=True)
 class DomainConfig:
@@ -16,13 +18,12 @@ class DomainConfig:
   Attributes:
     name: a key of `ptjax.domains.catalog.DOMAINS`.
     weight: share of the prompts, relative to the other domains.
-    reward_model: workdir of a finished `reward` run whose score is the reward, see
-      `domains.preferred`; the domain's own rewards are then recorded only. None takes those.
+    judge: a reward model that shares in the reward; None leaves the domain's own tree alone.
   """
 
   name: str
   weight: float = 1.0
-  reward_model: str | None = None
+  judge: JudgeConfig | None = None
 
   def __post_init__(self):
     if not 0 < self.weight < math.inf:

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ptjax.kernels.attention import attention
+from ptjax.kernels.context import Context
+from ptjax.kernels.flash import OUTPUTS
 from ptjax.kernels.mask import MaskSpec
 from ptjax.kernels.scores import Scores
 from ptjax.models.attention import Attention
@@ -22,6 +24,7 @@ from ptjax.models.experts import Experts
 from ptjax.models.feedforward import GatedMlp
 from ptjax.models.latent import LatentAttention
 from ptjax.models.layers import Rotation, norm, param, rotations
+from ptjax.sharding.rules import Constrainer
 
 Params = dict[str, Any]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -110,8 +113,36 @@ def _remat(block: Callable, kind: str) -> Callable:
   if kind == "none":
     return block
   policies = jax.checkpoint_policies
-  policy = policies.dots_with_no_batch_dims_saveable if kind == "dots" else None
+  policy = {
+    "dots": policies.dots_with_no_batch_dims_saveable,
+    "attention": policies.save_only_these_names(*OUTPUTS),
+    "full": None,
+  }[kind]
   return jax.checkpoint(block, policy=policy, prevent_cse=False)  # scan keeps it apart
+
+
+def context_of(constrain: Constrain, c: DecoderConfig) -> Context | None:
+  """How attention runs on the mesh of `constrain`; None where rows are whole and no TPU computes.
+
+  Raises:
+    ValueError: rules under which attention cannot be sharded.
+  """
+  if not isinstance(constrain, Constrainer):
+    return None
+  rules, mesh = constrain.rules, constrain.mesh
+  if len(rules.length) > 1:
+    raise ValueError(f"rule length={rules.length}: rows are cut along one mesh axis at most")
+  axis = rules.length[0] if rules.length else None
+  cut = axis is not None and mesh.shape[axis] > 1
+  flash = mesh.devices.flat[0].platform == "tpu" and c.attention in ("auto", "flash")
+  if not cut and not flash:
+    return None
+  if rules.heads != rules.kv_heads:
+    raise ValueError(
+      f"rules heads={rules.heads} and kv_heads={rules.kv_heads}: query heads must be on the "
+      f"devices of their key/value heads; make them equal"
+    )
+  return Context(mesh, axis, rules.batch, rules.heads, c.context_layout, c.context_attention)
 
 
 class Embedding(nnx.Module):
@@ -151,8 +182,23 @@ class Decoder(nnx.Module):
     constrain: Constrain = unconstrained,
     keep_kv: bool = False,
   ) -> Any:
-    """Hidden states hidden_BTD; with `keep_kv` also the rotated keys and values LBTKH."""
+    """Hidden states hidden_BTD; with `keep_kv` also the rotated keys and values LBTKH.
+
+    Where a mesh cuts rows (`context_of`), T is padded, and hidden_BTD is in the stored order of
+    the context's layout.
+
+    Raises:
+      ValueError: rows that are cut, with `keep_kv` or `merge_rows`.
+    """
     c = self.config
+    context = context_of(constrain, c)
+    if context is not None and context.layout.shards > 1:
+      if keep_kv or c.merge_rows:
+        raise ValueError(
+          f"rows are cut over {context.layout.shards} devices: merge_rows and keep_kv need whole "
+          f"ones; set the mesh's context axis to 1"
+        )
+      packed = Packed(*map(context.layout.store, packed))
     rows, length = packed.tokens_BT.shape
     lead, axes = ((rows * length,), ("batch",)) if c.merge_rows else ((rows, length), _ROW_AXES)
     by_kind = rotations(packed.positions_BT.reshape(lead), c)
@@ -171,6 +217,7 @@ class Decoder(nnx.Module):
         scores=scores_of(c),
         window=window,
         sinks_N=sinks_N,
+        context=context,
       )
       return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 

@@ -30,7 +30,7 @@ def product(x: jax.Array, w: jax.Array, c: DecoderConfig) -> jax.Array:
   """
   if c.out_first:
     return _product_from_left(x, w, c.matmul_dtype)
-  lead, out = "BT"[: x.ndim - 1], "NH"[: w.ndim - 1]
+  lead, out = "BTC"[: x.ndim - 1], "NH"[: w.ndim - 1]
   return project(f"{lead}I,I{out}->{lead}{out}", x, w, c.matmul_dtype)
 
 

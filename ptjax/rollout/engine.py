@@ -18,6 +18,7 @@ from ptjax.data.tokenizer import Tokenizer
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.rollout import decode
+from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
 from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights, rounded
@@ -92,10 +93,19 @@ class EngineStats:
 class Engine:
   """Generates completions; `submit` requests, call `step` until it is idle."""
 
-  def __init__(self, config: EngineConfig, model: DecoderConfig, tokenizer: Tokenizer | None):
-    """A tokenizer is needed only by requests with stop strings."""
+  def __init__(
+    self,
+    config: EngineConfig,
+    model: DecoderConfig,
+    tokenizer: Tokenizer | None,
+    placement: CachePlacement | None = None,
+  ):
+    """A tokenizer is needed only by requests with stop strings; a placement, where the weights
+    lie on a mesh."""
     self.config, self.model = config, model
-    self._decode_model = decode_config(model)
+    self._place = (lambda cache: cache) if placement is None else placement.place
+    cpu = jax.default_backend() == "cpu" if placement is None else placement.on_cpu
+    self._decode_model = decode_config(model, on_cpu=cpu)
     self.stats = EngineStats()
     self._tokenizer = tokenizer
     self._scheduler = Scheduler(config.num_slots)
@@ -103,7 +113,8 @@ class Engine:
     self._version = 0
     # The cache has a row for each slot of the program that runs: row i belongs to _rows[i].
     self._rows = np.arange(config.width(0))
-    self._cache = decode.empty_cache(model, len(self._rows), config.max_length)
+    empty = decode.empty_cache if placement is None else placement.empty
+    self._cache = empty(model, len(self._rows), config.max_length)
     rows, i32 = config.num_slots, np.int32
     # The slots live on the host between chunks: they are a few hundred bytes.
     self._token, self._length = np.zeros(rows, i32), np.zeros(rows, i32)
@@ -170,9 +181,10 @@ class Engine:
     self._fill_slots(self._weights.params)
     if self.idle:
       return []
-    self._cache, slots, chunk = decode.decode_chunk(
+    cache, slots, chunk = decode.decode_chunk(
       self._decode_model, self.config.decode_chunk, self._weights, self._cache, self._device_slots()
     )
+    self._cache = self._place(cache)
     token, length, done, (tokens, logprobs, counts) = jax.device_get(
       (slots.token_R, slots.length_R, slots.done_R, chunk)
     )
@@ -230,7 +242,7 @@ class Engine:
     slots = live + idle[: width - len(live)]
     # A slot without a row is idle, or about to be filled: any row will do as its start.
     source = np.asarray([row_of.get(slot, 0) for slot in slots], np.int32)
-    self._cache = decode.take_rows(self._cache, source)
+    self._cache = self._place(decode.take_rows(self._cache, source))
     self._rows = np.asarray(slots)
 
   def _row_of(self) -> dict[int, int]:
@@ -250,7 +262,7 @@ class Engine:
       source_R[own_R], take_R = i, take_R | own_R
       self.stats.prefill_tokens += len(prompt)
     kv = decode.prefill(self.model, params, tokens_PT)
-    self._cache = decode.insert(self._cache, kv, source_R, take_R)
+    self._cache = self._place(decode.insert(self._cache, kv, source_R, take_R))
 
   def _set_slot(self, slot: int, request: Request) -> None:
     prompt = request.prompt

@@ -30,17 +30,18 @@ class EngineWeights(NamedTuple):
   layers: tuple[Params, ...]
 
 
-def decode_config(model: DecoderConfig) -> DecoderConfig:
-  """How the model computes one token a row.
+def decode_config(model: DecoderConfig, *, on_cpu: bool) -> DecoderConfig:
+  """How the model computes one token a row, on a CPU or elsewhere.
 
   The pieces of `ff_parts` would be copied out of the weights at every token. They matter at
   the first position of a sequence, which prefill computes for all prompts of two tokens or more.
   """
-  return dataclasses.replace(model, ff_parts=1, out_first=jax.default_backend() == "cpu")
+  return dataclasses.replace(model, ff_parts=1, out_first=on_cpu)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _turned(model: DecoderConfig, params: Params) -> tuple[Params, tuple[Params, ...]]:
+def turned(model: DecoderConfig, params: Params) -> tuple[Params, tuple[Params, ...]]:
+  """(head, layers) of `EngineWeights`: copies, turned where the model asks for it."""
   cut = tuple(
     jax.tree.map(lambda x, i=i: x[i], params[stack])
     for stack, num_layers in model.stacks.items()
@@ -64,7 +65,11 @@ def engine_weights(params: Params, model: DecoderConfig) -> EngineWeights:
     params: of the trainer.
     model: the configuration that decodes.
   """
-  head, layers = _turned(model, params)
+  return assemble(params, *turned(model, params))
+
+
+def assemble(params: Params, head: Params, layers: tuple[Params, ...]) -> EngineWeights:
+  """The weights from the trainer's own and the two results of `turned`."""
   shared = {name: params[name] for name in ("embed", "final_norm")}
   return EngineWeights(params, shared | head, layers)
 

@@ -21,7 +21,6 @@ from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
 from ptjax.train import supervised
 from ptjax.train.experiment import ModelConfig
-from ptjax.train.manifest import write_run_manifest
 from ptjax.train.networks import Trainer
 from ptjax.train.on_policy import (
   NumberedTask,
@@ -30,12 +29,12 @@ from ptjax.train.on_policy import (
   heldout_pass_rates,
   play,
   played_metrics,
-  session_experiment,
+  sampling_session,
 )
 from ptjax.train.optimizer import OptimizerConfig
-from ptjax.train.session import Session, open_session
+from ptjax.train.session import Session
 from ptjax.train.sft import Aggregation, SFTBatch, sft_batches, sft_loss
-from ptjax.train.supervised import FitConfig, FitObserver, Problem
+from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,13 +140,11 @@ def best_of_n_problem(session: Session, e: BestOfNExperiment) -> Problem:
   )
 
 
-def run(e: BestOfNExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: BestOfNExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Trains on the best of n answers, or resumes; see `supervised.run` for what it raises."""
-  sampling = session_experiment(
-    e.rollout, seed=e.seed, model=e.model, mesh=e.mesh, rules=e.rules, pack=e.pack
-  )
   observer.on_status("loading the model and starting the sandboxes")
-  with open_session(sampling, workdir) as session:
-    write_run_manifest(session, workdir)
+  with sampling_session(e, workdir) as session:
     problem = best_of_n_problem(session, e)
-    supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
+    drive(problem, e.fit, e.checkpoint, workdir, observer)

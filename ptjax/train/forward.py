@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from ptjax.algos.logprobs import logprobs_and_entropy
 from ptjax.experience.packing import Rows
+from ptjax.kernels.context import take_tokens
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params, unconstrained
@@ -20,6 +21,9 @@ def action_states(
   ids = rows.tokens_BT, rows.positions_BT, rows.segment_ids_BT, rows.branch_ids_BT
   packed = decoder.Packed(*map(jnp.asarray, ids))
   hidden_BTD = decoder.bind(model, params)(packed, constrain=constrain)
+  context = decoder.context_of(constrain, model)
+  if context is not None and context.layout.shards > 1:
+    return take_tokens(context, hidden_BTD, jnp.asarray(rows.predictor_BA))
   return jnp.take_along_axis(hidden_BTD, rows.predictor_BA[:, :, None], axis=1)
 
 
@@ -40,7 +44,9 @@ def action_logprobs(
   """
   hidden_BAD = action_states(model, params, rows, constrain)
   target_BA = jnp.asarray(rows.target_BA)
-  return state_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk)
+  context = decoder.context_of(constrain, model)
+  shards = 1 if context is None else context.layout.shards
+  return state_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk, shards)
 
 
 def state_logprobs(
@@ -50,12 +56,16 @@ def state_logprobs(
   target_BA: jax.Array,
   sampling: SamplingConfig,
   chunk: int,
+  shards: int = 1,
 ) -> tuple[jax.Array, jax.Array]:
   """(logp_BA, entropy_BA) of the targets after given states; see `action_logprobs`.
 
   The memory that it takes does not grow with vocabulary times slots: at any time the logits of
-  `chunk` slots a row exist, in the backward pass too.
+  `chunk` slots a row exist, in the backward pass too; where the slots are cut over `shards`
+  devices, so many on each.
   """
+  if shards > 1:
+    return _sharded_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk, shards)
 
   def some(hidden_BCD, target_BC):
     flat_AD = hidden_BCD.reshape(-1, model.d_model)
@@ -81,6 +91,33 @@ def state_logprobs(
   one = jax.checkpoint(lambda pair: some(*pair))
   parts = jax.lax.map(one, (cut(hidden_BAD), cut(target_BA)))
   logp_BA, entropy_BA = (x.swapaxes(0, 1).reshape(rows, -1)[:, :slots] for x in parts)
+  return logp_BA, entropy_BA
+
+
+def _sharded_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk: int, shards: int):
+  """`state_logprobs` by pieces of [B, shards, C] slots, of which each device has its part."""
+
+  def some(hidden_BRCD, target_BRC):
+    logits = heads.logits(params, hidden_BRCD, model)
+    if sampling.filtered:
+      flat = logits.reshape(logits.shape[0], -1, logits.shape[-1])
+      keep = support(flat, target_BRC.reshape(flat.shape[:2]), sampling)
+      logits = jnp.where(keep.reshape(logits.shape), logits, -jnp.inf)
+    return logprobs_and_entropy(logits, target_BRC, sampling.temperature)
+
+  rows, slots = target_BA.shape
+  mine = -(-slots // shards)
+  chunk = min(chunk, mine)
+  mine = -(-mine // chunk) * chunk
+
+  def cut(x):
+    """[B, A, ...] to [pieces, B, R, C, ...]."""
+    x = jnp.pad(x, ((0, 0), (0, mine * shards - slots), *((0, 0) for _ in x.shape[2:])))
+    return jnp.moveaxis(x.reshape(rows, shards, -1, chunk, *x.shape[2:]), 2, 0)
+
+  one = jax.checkpoint(lambda pair: some(*pair))
+  parts = jax.lax.map(one, (cut(hidden_BAD), cut(target_BA)))
+  logp_BA, entropy_BA = (jnp.moveaxis(x, 0, 2).reshape(rows, -1)[:, :slots] for x in parts)
   return logp_BA, entropy_BA
 
 

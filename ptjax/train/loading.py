@@ -1,9 +1,9 @@
 """A pretrained model on the mesh: what every kind of training starts from."""
 
 import dataclasses
+import datetime
 import pathlib
 
-import jax
 from jax.sharding import Mesh
 
 from ptjax.data.chat_template import ChatTemplate
@@ -14,6 +14,7 @@ from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.importer import load_pretrained
+from ptjax.sharding.mesh import on_cpu
 from ptjax.sharding.rules import Rules
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.networks import Layout
@@ -45,18 +46,29 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
     ValueError: weights that cannot be read, shapes that do not fit the mesh, no chat template.
   """
   pretrained = load_pretrained(config.source)
-  model = dataclasses.replace(
-    pretrained.config,
-    matmul_dtype=config.matmul_dtype,
-    activation_dtype=config.activation_dtype,
-    remat=config.remat,
-    merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
-    ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else pretrained.config.ff_parts,
-  )
-  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
+  model = computed_on(pretrained.config, config, mesh, rules)
+  today = datetime.datetime.fromisoformat(config.today) if config.today else None
+  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source), today)
   layout = Layout(mesh, rules)
   start = layout.place(pretrained.params, decoder.logical_axes(model))
   return Loaded(model, pretrained.content_hash, template, layout, start)
+
+
+def computed_on(
+  shape: DecoderConfig, config: ModelConfig, mesh: Mesh, rules: Rules
+) -> DecoderConfig:
+  """The model of that shape as the configuration and the devices of the mesh compute it."""
+  return dataclasses.replace(
+    shape,
+    matmul_dtype=config.matmul_dtype,
+    activation_dtype=config.activation_dtype,
+    remat=config.remat,
+    attention=config.attention,
+    context_attention=config.context_attention,
+    context_layout=config.context_layout,
+    merge_rows=on_cpu(mesh) and mesh.shape["context"] == 1,
+    ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else shape.ff_parts,
+  )
 
 
 def record_model(config: ModelConfig, loaded: Loaded, workdir: pathlib.Path) -> None:

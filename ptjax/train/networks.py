@@ -15,7 +15,7 @@ from ptjax.core.metrics import merge
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.sharding.rules import Rules, constrainer, tree_shardings
+from ptjax.sharding.rules import Constrainer, Rules, tree_shardings
 from ptjax.train.optimizer import OptimizerConfig, learning_rate, make_optimizer
 
 
@@ -38,18 +38,28 @@ class Layout:
     """Parameters onto the mesh, sharded by their logical axes."""
     return jax.device_put(params, tree_shardings(self.rules, self.mesh, axes, params))
 
+  def abstract(self, shapes: Any, axes: Any) -> Any:
+    """What `place` returns, as shapes with shardings."""
+    return jax.tree.map(sharded_shape, shapes, tree_shardings(self.rules, self.mesh, axes, shapes))
+
+  def abstract_rows(self, batch: Any) -> Any:
+    """What `place_rows` returns, as shapes with shardings."""
+    return jax.tree.map(lambda x: sharded_shape(x, self._row_sharding(x.shape)), batch)
+
   def place_rows(self, batch: Any) -> Any:
     """Arrays with a leading row axis onto the mesh, rows split over the batch axes."""
 
     def put(x: np.ndarray) -> jax.Array:
-      axes = ("batch", *(None,) * (x.ndim - 1))
-      return jax.device_put(x, self.rules.sharding(self.mesh, axes, x.shape))
+      return jax.device_put(x, self._row_sharding(x.shape))
 
     return jax.tree.map(put, batch)
 
+  def _row_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+    return self.rules.sharding(self.mesh, ("batch", *(None,) * (len(shape) - 1)), shape)
+
   @property
   def constrain(self) -> decoder.Constrain:
-    return constrainer(self.rules, self.mesh)
+    return Constrainer(self.rules, self.mesh)
 
 
 def critic_axes(model: DecoderConfig) -> Params:
@@ -78,25 +88,58 @@ class Trainer:
     """`loss(params, batch) -> (share of the loss, metrics)`."""
     self._schedule = learning_rate(config, num_updates)
     self._optimizer = optimizer = make_optimizer(config, self._schedule)
-    self._gradient = jax.jit(functools.partial(_gradient, loss))
+    self._loss, self._gradients = loss, {}
     self._add = jax.jit(functools.partial(jax.tree.map, jnp.add), donate_argnums=0)
     self._apply = jax.jit(functools.partial(_apply, optimizer), donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
     """A state at update 0. The parameters are taken over: do not use them elsewhere."""
     opt_state = jax.jit(self._optimizer.init)(params)
-    everywhere = _everywhere(params)
-    shardings = _like_params(self._optimizer, opt_state, params, everywhere)
-    updates = jax.device_put(jnp.zeros((), jnp.int32), everywhere)
-    return TrainState(params, jax.device_put(opt_state, shardings), updates)
+    state = TrainState(params, opt_state, jnp.zeros((), jnp.int32))
+    return state._replace(
+      opt_state=jax.device_put(opt_state, self._shardings(opt_state, params)),
+      updates=jax.device_put(state.updates, _everywhere(params)),
+    )
+
+  def abstract(self, params: Params) -> TrainState:
+    """What `init` returns, as shapes with shardings, from parameters that are such shapes."""
+    opt_state = jax.eval_shape(self._optimizer.init, params)
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+    return TrainState(
+      params,
+      jax.tree.map(sharded_shape, opt_state, self._shardings(opt_state, params)),
+      sharded_shape(count, _everywhere(params)),
+    )
+
+  def lowering(self, state: TrainState, batch: Any) -> dict[str, Callable[[], jax.stages.Lowered]]:
+    """What lowers the programs of `update` for abstract arguments: the gradient of a micro-batch
+    and the update."""
+    grads = jax.tree.map(lambda x: sharded_shape(x, x.sharding), state.params)
+    return {
+      "gradient": lambda: self._gradient(state.params).lower(state.params, batch),
+      "apply": lambda: self._apply.lower(state, grads),
+    }
+
+  def _gradient(self, params: Params) -> Any:
+    """The compiled gradient of a micro-batch, which lies where the parameters lie: left to
+    itself, the compiler may put a copy of the whole on every device."""
+    shardings = jax.tree.map(lambda x: x.sharding, params)
+    key = tuple(jax.tree.leaves(shardings))
+    if key not in self._gradients:
+      self._gradients[key] = jax.jit(
+        functools.partial(_gradient, self._loss), out_shardings=(shardings, None, None)
+      )
+    return self._gradients[key]
+
+  def _shardings(self, opt_state: optax.OptState, params: Params) -> Any:
+    return _like_params(self._optimizer, opt_state, params, _everywhere(params))
 
   def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
     """One update from the micro-batches of one global batch."""
     grads, loss, metrics = None, jnp.zeros(()), {}
-    shardings = jax.tree.map(lambda x: x.sharding, state.params)
+    gradient = self._gradient(state.params)
     for batch in batches:
-      more, share, part = self._gradient(state.params, batch)
-      more = jax.device_put(more, shardings)  # the compiler may have chosen others
+      more, share, part = gradient(state.params, batch)
       grads = more if grads is None else self._add(grads, more)
       loss, metrics = loss + share, merge(metrics, part)
     if grads is None:
@@ -115,6 +158,11 @@ def _apply(optimizer, state: TrainState, grads):
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
   params: Any = optax.apply_updates(state.params, updates)
   return TrainState(params, opt_state, state.updates + 1), optax.tree.norm(grads)
+
+
+def sharded_shape(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+  """An array's shape and dtype, placed."""
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
 def _everywhere(params: Params) -> NamedSharding:

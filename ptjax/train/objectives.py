@@ -15,6 +15,7 @@ from ptjax.algos.kl import kl_loss
 from ptjax.algos.negatives import drift_mask, sign_weights
 from ptjax.algos.policy_loss import POLICY_LOSSES, SEQUENCE_LOSSES
 from ptjax.algos.value_loss import value_loss
+from ptjax.core.effective_size import EffectiveSize
 from ptjax.core.masked import as_float, fill
 from ptjax.core.metrics import Max, Mean
 from ptjax.experience.packing import Rows
@@ -108,6 +109,7 @@ def action_loss(objective: PolicyObjective, logp_BA, entropy_BA, batch: PolicyBa
     "policy/clip_frac_high": Mean.of(aux["clip_high"], mask_BA),
     "mismatch/kl": Mean.of(gap["kl_k3"], mask_BA),
     "mismatch/ratio_max": Max.of(gap["ratio"], mask_BA),
+    "mismatch/ess": EffectiveSize.of(gap["ratio"], mask_BA),
   }
   return loss, metrics | constant_metrics
 
@@ -137,6 +139,7 @@ def _constants(objective: PolicyObjective, now_BA, old_BA, batch: PolicyBatch):
     factors.append(weight_BA)
     metrics["correction/weight_mean"] = Mean.of(weight_BA, mask_BA)
     metrics["correction/dropped_frac"] = Mean.of(weight_BA == 0, mask_BA)
+    metrics["correction/ess"] = EffectiveSize.of(weight_BA, mask_BA)
   if (objective.positive_weight, objective.negative_weight) != (1.0, 1.0):
     signs = objective.positive_weight, objective.negative_weight
     factors.append(sign_weights(batch.advantages_BA, *signs))

@@ -42,7 +42,7 @@ from ptjax.train.pairs import (
   sequence_scores,
   whole_parts,
 )
-from ptjax.train.supervised import FitConfig, FitObserver, Problem
+from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 # Letters: P pairs of one micro-batch, padded.
 
@@ -372,7 +372,12 @@ def preference_problem(
   )
 
 
-def run(e: PreferenceExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: PreferenceExperiment,
+  workdir: pathlib.Path,
+  observer: FitObserver,
+  drive: Drive = supervised.run,
+) -> None:
   """Trains on preferences, or resumes; see `supervised.run` for what it raises."""
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
@@ -385,4 +390,4 @@ def run(e: PreferenceExperiment, workdir: pathlib.Path, observer: FitObserver) -
     + ("; scoring them under the reference" if e.objective.needs_reference else "")
   )
   problem = preference_problem(loaded, train, heldout, e)
-  supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
+  drive(problem, e.fit, e.checkpoint, workdir, observer)

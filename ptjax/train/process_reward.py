@@ -39,7 +39,7 @@ from ptjax.train.reward_model import (
   read_state,
   slot_states,
 )
-from ptjax.train.supervised import FitObserver, Problem
+from ptjax.train.supervised import Drive, FitObserver, Problem
 
 
 class StepBatch(NamedTuple):
@@ -139,7 +139,7 @@ def process_problem(
     }
     return metrics, [dataclasses.asdict(b) for b in table if b.count]
 
-  def finish(params: Params, workdir: pathlib.Path) -> None:
+  def finish(params: Params, workdir: pathlib.Path) -> str:
     metrics, table = measured(params)
     # The scores are log-odds of being right: nothing has to be subtracted from them.
     offsets = dict.fromkeys(names, 0.0)
@@ -147,6 +147,7 @@ def process_problem(
       trunk, params, loaded.template, names, offsets, e.model.source, loaded.content_hash
     )
     model.save(workdir / DIRECTORY, {"heldout": metrics, "reliability": table})
+    return f"reward model: {workdir / DIRECTORY}"
 
   return Problem(
     trainer=trainer,
@@ -161,7 +162,9 @@ def process_problem(
   )
 
 
-def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Trains a process reward model, or resumes; leaves it in `<workdir>/reward_model`."""
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
@@ -175,5 +178,4 @@ def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> No
   heldout = [i for i, h in zip(items, held, strict=True) if h]
   observer.on_status(f"{len(train)} answers to train on, {len(heldout)} held out")
   problem = process_problem(loaded, train, heldout, e)
-  supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
-  observer.on_status(f"reward model: {workdir / DIRECTORY}")
+  drive(problem, e.fit, e.checkpoint, workdir, observer)

@@ -41,7 +41,7 @@ from ptjax.train.pairs import (
   slot_index,
   whole_parts,
 )
-from ptjax.train.supervised import FitConfig, FitObserver, Problem
+from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 # M: members of the ensemble. P: pairs of one micro-batch, padded to the batch size.
 
@@ -358,13 +358,14 @@ def reward_problem(
       return {}, {}
     return pair_metrics(all_scores(params, held), held_domains, e.reward.bins)
 
-  def finish(params: Params, workdir: pathlib.Path) -> None:
+  def finish(params: Params, workdir: pathlib.Path) -> str:
     metrics, report = measured(params)
     offsets = mean_scores(all_scores(params, ranked), [r.domain for r in ranked], names)
     model = RewardModel(
       trunk, params, loaded.template, names, offsets, e.model.source, loaded.content_hash
     )
     model.save(workdir / DIRECTORY, {"heldout": metrics, **report})
+    return f"reward model: {workdir / DIRECTORY}"
 
   return Problem(
     trainer=trainer,
@@ -379,7 +380,9 @@ def reward_problem(
   )
 
 
-def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Trains a reward model, or resumes; leaves it in `<workdir>/reward_model`."""
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
@@ -389,5 +392,4 @@ def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> No
   train, heldout = read_split(e.data, workdir=workdir)
   observer.on_status(f"{len(train)} comparisons to train on, {len(heldout)} held out")
   problem = reward_problem(loaded, train, heldout, e)
-  supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
-  observer.on_status(f"reward model: {workdir / DIRECTORY}")
+  drive(problem, e.fit, e.checkpoint, workdir, observer)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ptjax.algos.entropy import EntropyState
-from ptjax.checkpoint.manager import Checkpoints, check_model
+from ptjax.checkpoint.manager import Checkpoints, check_kind, check_model
 from ptjax.core.config import config_hash
 from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize, write_jsonl
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
@@ -206,6 +206,7 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   if step is None:
     return RLState(0, policy, critic, mixture, initial_entropy(session.experiment))
   meta = checkpoints.meta(step)
+  check_kind(meta, "mixture", checkpoints.path(step))
   check_model(meta["model"], _model_record(session), checkpoints.path(step))
   like = {"policy": policy, "critic": critic}
   arrays = checkpoints.restore(step, {k: v for k, v in like.items() if v is not None})

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -14,32 +14,22 @@ from ptjax.core.types import Trajectory
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.domains.catalog import DOMAINS
 from ptjax.domains.domain import Domain
-from ptjax.domains.preferred import judged_by
 from ptjax.envs.environment import Services
 from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
+from ptjax.rewards.judge import with_judge
 from ptjax.rewards.reward_model import critic_start, load_reward_model
+from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
 from ptjax.train.batch import PerAction, packed_micro_batches
-from ptjax.train.experiment import CriticConfig, Experiment
-from ptjax.train.forward import action_logprobs, action_values
+from ptjax.train.experiment import Experiment
 from ptjax.train.loading import check_rows, load_model
 from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
-from ptjax.train.objectives import critic_loss, policy_loss
+from ptjax.train.programs import Critic, build_critic, policy_trainer, score_rows, value_rows
 from sandbox_runner import Pool, PoolConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class Critic:
-  """The critic's trainer, where it lives, and the shape of its trunk."""
-
-  config: CriticConfig
-  trainer: Trainer
-  layout: Layout
-  model: DecoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +83,7 @@ class Session:
   def logprobs(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """Log-probs of all actions under given policy weights."""
     score = functools.partial(
-      _score,
+      score_rows,
       self.model,
       self.experiment.policy.sampling,
       self.experiment.rl.objective.logit_chunk,
@@ -103,25 +93,32 @@ class Session:
 
   def values(self, critic: Critic, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """The critic's value of the state before each action."""
-    value = functools.partial(_value, critic.model, critic.layout)
+    value = functools.partial(value_rows, critic.model, critic.layout)
     return _score_all(value, params, trajectories, self.experiment.pack, critic.layout)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _score(model, sampling, chunk, layout: Layout, params, rows):
-  constrain = layout.constrain
-  return action_logprobs(model, params, rows, sampling, chunk=chunk, constrain=constrain)[0]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _value(model, layout: Layout, params, rows):
-  return action_values(model, params, rows, layout.constrain)
 
 
 def _score_all(score, params, trajectories, packing: PackConfig, layout: Layout) -> PerAction:
   packed, parts = packed_micro_batches(trajectories, packing)
   scores = [score(params, layout.place_rows(rows)) for rows in parts]
   return packed.gather(np.concatenate(jax.device_get(scores)))
+
+
+def build_domains(configs: Sequence[DomainConfig]) -> dict[str, Domain]:
+  """The domains by name, judged by the reward models that the configuration names.
+
+  Raises:
+    ValueError: a workdir without a reward model, or a reward model without the head asked for.
+  """
+  load = functools.cache(load_reward_model)
+
+  def build(config: DomainConfig) -> Domain:
+    domain, judge = DOMAINS[config.name](), config.judge
+    if judge is None:
+      return domain
+    tree = with_judge(domain.rewards, domain.name, load(judge.workdir), judge)
+    return dataclasses.replace(domain, rewards=tree)
+
+  return {config.name: build(config) for config in configs}
 
 
 @contextlib.contextmanager
@@ -136,7 +133,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
   loaded = load_model(e.model, mesh, e.rules)
-  domains = {d.name: _domain(d) for d in e.domains}
+  domains = build_domains(e.domains)
   pool = PoolConfig(
     backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
   )
@@ -149,20 +146,15 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       template=loaded.template,
       domains=domains,
       services=Services(sandbox),
-      engine=Engine(e.engine, loaded.model, loaded.template.tokenizer),
-      policy=_policy_trainer(e, loaded.model, loaded.layout),
+      engine=Engine(
+        e.engine, loaded.model, loaded.template.tokenizer, CachePlacement(mesh, e.rules)
+      ),
+      policy=policy_trainer(e, loaded.model, loaded.layout),
       policy_layout=loaded.layout,
       start=loaded.start,
       runner=runner,
-      critic=_critic(e, loaded.model, mesh),
+      critic=build_critic(e, loaded.model, mesh),
     )
-
-
-def _domain(config: DomainConfig) -> Domain:
-  domain = DOMAINS[config.name]()
-  if config.reward_model is None:
-    return domain
-  return judged_by(domain, load_reward_model(config.reward_model))
 
 
 @contextlib.contextmanager
@@ -178,33 +170,3 @@ def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Po
     yield pool
   finally:
     runner.run(pool.__aexit__(None, None, None))
-
-
-def _policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout) -> Trainer:
-  loss = functools.partial(
-    policy_loss,
-    model=model,
-    objective=e.rl.objective,
-    sampling=e.policy.sampling,
-    constrain=layout.constrain,
-  )
-  num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  return Trainer(loss, e.optimizer, num_updates)
-
-
-def _critic(e: Experiment, model: DecoderConfig, mesh: jax.sharding.Mesh) -> Critic | None:
-  if e.critic is None:
-    return None
-  depth = e.critic.num_layers or model.num_layers
-  if depth > model.num_layers:
-    raise ValueError(
-      f"critic.num_layers {depth} exceeds the {model.num_layers} layers of the policy that it "
-      f"starts from"
-    )
-  # Without an output matrix: a scalar head takes its place.
-  trunk = dataclasses.replace(model.first(depth), tie_embeddings=True)
-  layout = Layout(mesh, e.critic.rules)
-  loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
-  num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  trainer = Trainer(loss, e.critic.optimizer, num_updates)
-  return Critic(e.critic, trainer, layout, trunk)

@@ -33,7 +33,7 @@ from ptjax.train.loading import Loaded, check_rows, load_model, record_model
 from ptjax.train.networks import Layout, Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.optimizer import OptimizerConfig
-from ptjax.train.supervised import FitConfig, FitObserver, Problem
+from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean"]
 
@@ -192,7 +192,9 @@ def sft_problem(
   )
 
 
-def run(e: SFTExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: SFTExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Fine-tunes, or resumes; see `supervised.run` for what it raises."""
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
@@ -205,4 +207,4 @@ def run(e: SFTExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
   heldout = read_heldout(e.data, OneSide(encode, e.heldout.share, heldout=True), e.heldout.examples)
   observer.on_status(f"{len(heldout)} conversations held out")
   problem = sft_problem(loaded, train, heldout, e)
-  supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
+  drive(problem, e.fit, e.checkpoint, workdir, observer)

@@ -13,19 +13,19 @@ from train_toys import (
   critic_experiment,
   gradient,
   session_on,
-  toy_domain,
   toy_experiment,
   toy_trajectories,
 )
 
+from ptjax.core.config import from_json, to_json
 from ptjax.core.metrics import read_jsonl
-from ptjax.domains import catalog
 from ptjax.domains.domain import grade_response
 from ptjax.envs.environment import Services, Task
 from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.rewards import tree
 from ptjax.rewards.failures import Unscorable
+from ptjax.rewards.judge import JudgeConfig
 from ptjax.rewards.process import aggregate, process_leaf, process_text, split_steps, step_ends
 from ptjax.rewards.reward_model import (
   Batcher,
@@ -37,7 +37,8 @@ from ptjax.rewards.reward_model import (
   reward_model_leaf,
 )
 from ptjax.train import supervised
-from ptjax.train.experiment import ModelConfig
+from ptjax.train.experiment import Experiment, ModelConfig
+from ptjax.train.manifest import write_run_manifest
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.pairs import PairsConfig, common_prefix, read_split, whole_parts
 from ptjax.train.reward_model import (
@@ -304,18 +305,56 @@ def test_the_critic_starts_as_the_reward_model(model, trained, tied_source, tmp_
       session.init_critic()
 
 
-def test_a_domain_of_a_run_may_be_judged_by_it(trained, tied_source, tmp_path, monkeypatch):
-  toy = dataclasses.replace(toy_domain("z"), name="left")  # its own taste is the opposite
-  monkeypatch.setitem(catalog.DOMAINS, "left", lambda: toy)
-  judged = (DomainConfig("left", reward_model=str(trained[0])),)
-  with session_on(1, toy_experiment(tied_source, domains=judged), tmp_path) as session:
-    domain = session.domains["left"]
-    good, bad = (
-      asyncio.run(grade_response(domain, task(), text, Services())) for text in ("aa", "zz")
-    )
-  assert 0 <= bad.rewards[""] < good.rewards[""] - 0.1 < 1
-  assert (good.rewards["gold"], good.passed) == (0.0, False)
-  assert (bad.rewards["gold"], bad.passed) == (1.0, True)
+def judged_session(source, workdir, **judge):
+  domain = DomainConfig("toy", judge=JudgeConfig(str(workdir), **judge))
+  return toy_experiment(source, domains=(domain,))
+
+
+@pytest.mark.usefixtures("toy_in_catalog")
+def test_the_configuration_makes_a_reward_model_judge_a_domain(
+  model, trained, tied_source, tmp_path
+):
+  """Reward: 3/4 the share of sevens, 1/4 the taste of the head `left`."""
+  e = judged_session(tied_source, trained[0], weight=0.25, head="left")
+  with session_on(1, e, tmp_path) as session:
+    assert from_json(Experiment, to_json(e)) == e
+    write_run_manifest(session, tmp_path)
+    domain, toy = session.domains["toy"], task("toy")
+    answers = {text: session.runner.run(grade_response(domain, toy, text, Services()))
+               for text in ("aa77", "7")}  # fmt: skip
+  for text, got in answers.items():
+    own = text.count("7") / len(text)
+    taste = evaluate(reward_model_leaf(model), text).rewards["preference"]
+    assert got.rewards["share"] == own
+    assert got.rewards["preference"] == pytest.approx(taste, rel=1e-5)
+    assert got.rewards[""] == pytest.approx(0.75 * own + 0.25 * taste, rel=1e-5)
+  assert [got.passed for got in answers.values()] == [False, True], "the verdict is the domain's"
+  (record,) = json.loads((tmp_path / "manifest.json").read_text())["domains"]
+  assert record["judge"] == str(trained[0])
+
+
+@pytest.mark.usefixtures("toy_in_catalog")
+def test_a_judge_of_steps(model, trained, tied_source, tmp_path):
+  e = judged_session(tied_source, trained[0], weight=1.0, head="right", steps="min")
+  with session_on(1, e, tmp_path) as session:
+    domain = session.domains["toy"]
+    got = session.runner.run(grade_response(domain, task("toy"), "aa\nzz", Services()))
+  leaf = process_leaf(model, how="min")
+  assert got.rewards[""] == pytest.approx(evaluate(leaf, "aa\nzz", "right").rewards["process"])
+
+
+@pytest.mark.usefixtures("toy_in_catalog")
+def test_a_judge_that_cannot_judge_is_refused_at_the_start(trained, tied_source, tmp_path):
+  with pytest.raises(ValueError, match=r"no head for domain 'toy', only left, right"):
+    with session_on(1, judged_session(tied_source, trained[0]), tmp_path):
+      pass
+  with pytest.raises(ValueError, match=r"judge\.weight 1\.5 must be in \(0, 1\]"):
+    JudgeConfig("w", weight=1.5)
+  with pytest.raises(ValueError, match=r"judge\.coefficient 2\.0 is not read where steps"):
+    JudgeConfig("w", coefficient=2.0, steps="min")
+  leaf = tree.Leaf("share", lambda *_: 1.0)
+  with pytest.raises(ValueError, match="root share of the reward tree is a leaf"):
+    tree.with_child(tree.RewardTree(leaf), leaf, 0.5)
 
 
 def test_a_workdir_without_a_reward_model(tmp_path):
