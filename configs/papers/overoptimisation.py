@@ -11,7 +11,7 @@ start (KL), the proxy reward goes on rising, while the gold reward rises and the
 data for the reward model it falls later or not at all.
 
 Hardware: 1 CPU core. Time: 40 s a run, 6 minutes with the reward models. Expected: the curve of the
-gold reward over the KL bends down in the arm of 100 pairs. SEEN_OVER
+gold reward over the KL bends down in the arm of 100 pairs. Not run to its end yet.
 """
 
 from collections.abc import Iterator

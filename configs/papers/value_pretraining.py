@@ -8,7 +8,7 @@ learned the values of the starting policy before the policy moves does better fr
 on. The arms take the same number of policy updates.
 
 Hardware: 1 CPU core. Time: 40 s a run, 4 minutes. Expected: a higher pass rate in the first
-updates. SEEN_VALUE
+updates. Not run to its end yet.
 """
 
 from collections.abc import Iterator
