@@ -23,7 +23,7 @@ from ptjax.rollout import decode
 from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
-from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights
+from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights, rounded
 
 _MIN_WIDTH = 8  # a CPU's vector and a TPU's sublanes: fewer rows cost the same
 _PREFILL_BATCH = 8
@@ -47,6 +47,8 @@ class EngineConfig:
     weights: of the blocks in the decode loop: the trainer's, or the engine's own in 8 bits
       (`models.quantize`), renewed with every version. Prompts are computed with the trainer's.
       The sampler is then another policy than the trainer's by design: RL must correct for it.
+    weight_bits: for experiments on mismatch: matrices rounded to so many bits, kept in their own
+      dtype. `rl.contract_tolerance` has to allow it and a correction to make it good.
   """
 
   num_slots: int = 32
@@ -56,8 +58,13 @@ class EngineConfig:
   min_prefill: int = 32
   max_stop_ids: int = 4
   weights: Literal["trainer", "int8", "fp8"] = "trainer"
+  weight_bits: int | None = None
 
   def __post_init__(self):
+    if self.weight_bits is not None and not 2 <= self.weight_bits <= 16:
+      raise ValueError(f"engine.weight_bits {self.weight_bits} must be 2 to 16, or None")
+    if self.weight_bits is not None and self.weights != "trainer":
+      raise ValueError(f"engine.weights {self.weights} are in 8 bits already; no weight_bits then")
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if isinstance(value, int) and not isinstance(value, bool) and value < 1:
@@ -147,6 +154,8 @@ class Engine:
 
   def set_weights(self, params: Params, version: int) -> None:
     """Takes a new version; running requests go on under it (in-flight update)."""
+    if self.config.weight_bits is not None:
+      params = rounded(params, self.config.weight_bits)
     self._weights = engine_weights(params, self._decode_model, self.config.quantized)
     self._version = version
 

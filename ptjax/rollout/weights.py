@@ -5,6 +5,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
@@ -78,3 +79,25 @@ def assemble(params: Params, head: Params, layers: tuple[Params, ...]) -> Engine
   """The weights from the trainer's own and the two results of `turned`."""
   shared = {name: params[name] for name in ("embed", "final_norm")}
   return EngineWeights(params, shared | head, layers)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def rounded(params: Params, bits: int) -> Params:
+  """The parameters with their matrices at `bits` bits a weight.
+
+  w is replaced by s round(w / s), s being the largest |w| of a layer's output channel divided by
+  2^(bits - 1) - 1: symmetric rounding to nearest, a scale for each channel. Embeddings, norms,
+  biases and experts stay as they are.
+  """
+  levels = 2 ** (bits - 1) - 1
+
+  def one(path, w):
+    name = path[-1].key
+    if not name.startswith(_MATRIX):
+      return w
+    first = 0 if path[0].key == "lm_head" else 1  # axis 0 of the others is the layer
+    inputs = tuple(range(first, first + _INPUT_AXES.get(name, 1)))
+    scale = jnp.max(jnp.abs(w), axis=inputs, keepdims=True) / levels
+    return jnp.round(w / jnp.where(scale > 0, scale, 1)) * scale
+
+  return jax.tree_util.tree_map_with_path(one, params)
