@@ -24,9 +24,9 @@ class Matrices(NamedTuple):
   gate: Any
   up: Any
   down: Any
-  gate_bias: jax.Array | None = None
-  up_bias: jax.Array | None = None
-  down_bias: jax.Array | None = None
+  gate_bias: Any = None
+  up_bias: Any = None
+  down_bias: Any = None
 
 
 def gated(gate: jax.Array, up: jax.Array, c: DecoderConfig) -> jax.Array:
