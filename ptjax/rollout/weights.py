@@ -94,10 +94,10 @@ def rounded(params: Params, bits: int) -> Params:
   def one(path: str, w: Any) -> Any:
     if path.rpartition("/")[2].startswith("e_"):
       return w
-    w = dense(w)
+    whole = dense(w)
     first = 0 if path.startswith("lm_head") else 1  # axis 0 of the others is the layer
     inputs = tuple(range(first, first + (input_axes(path) or 1)))
-    scale = jnp.max(jnp.abs(w), axis=inputs, keepdims=True) / levels
-    return jnp.round(w / jnp.where(scale > 0, scale, 1)) * scale
+    scale = jnp.max(jnp.abs(whole), axis=inputs, keepdims=True) / levels
+    return jnp.round(whole / jnp.where(scale > 0, scale, 1)) * scale
 
   return map_matrices(one, params)
