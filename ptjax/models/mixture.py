@@ -24,9 +24,9 @@ class Matrices(NamedTuple):
   gate: Any
   up: Any
   down: Any
-  gate_bias: jax.Array | None = None
-  up_bias: jax.Array | None = None
-  down_bias: jax.Array | None = None
+  gate_bias: Any = None
+  up_bias: Any = None
+  down_bias: Any = None
 
 
 def gated(gate: jax.Array, up: jax.Array, c: DecoderConfig) -> jax.Array:
@@ -203,7 +203,7 @@ def sharded_dropless(
   rules, mesh = constrain.rules, constrain.mesh
   expert, width = rules.expert, rules.expert_ff
   stream = rules.spec((*axes, None))
-  used = {name for part in stream if part for name in part}
+  used = {name for axis in axes for name in getattr(rules, axis)}
   if used & {*expert, *width}:
     raise ValueError(
       f"rules batch={rules.batch} and length={rules.length} split tokens over axes of the experts, "

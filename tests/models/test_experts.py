@@ -12,7 +12,7 @@ from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig, MoeConfig
 from ptjax.models.experts import Experts, route
 from ptjax.sharding.mesh import MeshConfig, make_mesh
-from ptjax.sharding.rules import Rules, constrainer, tree_shardings
+from ptjax.sharding.rules import Constrainer, Rules, tree_shardings
 
 SHAPE = DecoderConfig(
   vocab_size=40, d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24,
@@ -95,7 +95,7 @@ def test_sharded_experts_equal_unsharded():
     return jax.jit(jax.value_and_grad(loss))
 
   want = value_and_grad(decoder.unconstrained)(params)
-  got = value_and_grad(constrainer(rules, mesh))(jax.device_put(params, shardings))
+  got = value_and_grad(Constrainer(rules, mesh))(jax.device_put(params, shardings))
   jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=0, atol=1e-5), got, want)
 
 

@@ -17,7 +17,7 @@ from ptjax.models.matrices import is_matrix
 from ptjax.models.mixture import capacity, places
 from ptjax.models.quantize import quantize_blocks, quantized_axes
 from ptjax.sharding.mesh import MeshConfig, make_mesh
-from ptjax.sharding.rules import Rules, constrainer, tree_shardings
+from ptjax.sharding.rules import Constrainer, Rules, tree_shardings
 
 SHAPE = DecoderConfig(
   vocab_size=40, d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24,
@@ -149,7 +149,7 @@ def test_sharded_equals_unsharded(kind):
     return jax.jit(jax.value_and_grad(loss))
 
   want = of(decoder.unconstrained)(trained, base)
-  got = of(constrainer(rules, mesh))(placed, base_placed)
+  got = of(Constrainer(rules, mesh))(placed, base_placed)
   jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=0, atol=1e-5), got, want)
 
 
@@ -157,7 +157,7 @@ def gathered(config, mesh, rules) -> list[tuple[int, ...]]:
   """Shapes of all results of all-gathers in the compiled loss and gradient."""
   params = random_params(config)
   placed = jax.device_put(params, tree_shardings(rules, mesh, decoder.logical_axes(config), params))
-  program = value_and_grad(config, constrainer(rules, mesh)).lower(placed).compile().as_text()
+  program = value_and_grad(config, Constrainer(rules, mesh)).lower(placed).compile().as_text()
   found = re.findall(r"= \(?f32\[([\d,]+)\][^=]*? all-gather(?:-start)?\(", program)
   return [tuple(map(int, shape.split(","))) for shape in found]
 
@@ -173,7 +173,7 @@ def test_no_device_gathers_the_experts():
 
 def test_tokens_and_experts_need_axes_of_their_own():
   mesh = make_mesh(MeshConfig(fsdp=2, expert=4))
-  constrain = constrainer(Rules(batch=("expert",)), mesh)
+  constrain = Constrainer(Rules(batch=("expert",)), mesh)
   graph, state = nnx.split(Experts(SHAPE, nnx.Rngs(0), num_layers=1))
   block = nnx.merge(graph, jax.tree.map(lambda x: x[0], state))
   with pytest.raises(ValueError, match="split tokens over axes of the experts"):
