@@ -10,10 +10,9 @@ from ptjax.data.chat_template import ChatTemplate
 from ptjax.data.provenance import write_manifest
 from ptjax.data.tokenizer import load_tokenizer
 from ptjax.experience.packing import PackConfig
-from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.models.importer import load_pretrained
+from ptjax.models.importer import load_sharded
 from ptjax.sharding.rules import Rules
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.networks import Layout
@@ -44,7 +43,7 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   Raises:
     ValueError: weights that cannot be read, shapes that do not fit the mesh, no chat template.
   """
-  pretrained = load_pretrained(config.source)
+  pretrained = load_sharded(config.source, mesh, rules)
   model = dataclasses.replace(
     pretrained.config,
     matmul_dtype=config.matmul_dtype,
@@ -55,8 +54,7 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   )
   template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
   layout = Layout(mesh, rules)
-  start = layout.place(pretrained.params, decoder.logical_axes(model))
-  return Loaded(model, pretrained.content_hash, template, layout, start)
+  return Loaded(model, pretrained.content_hash, template, layout, pretrained.params)
 
 
 def record_model(config: ModelConfig, loaded: Loaded, workdir: pathlib.Path) -> None:
