@@ -19,6 +19,7 @@ _COMPUTING = {
 
 
 ACTIVATIONS = ("silu", "gelu_tanh")
+REMATS = ("none", "dots", "attention", "full")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +132,8 @@ class DecoderConfig:
       accumulate in float32.
     activation_dtype: dtype of the residual stream between the products.
     remat: what the backward pass computes again: `none`, `dots` (all but the products with
-      weights: the least memory traffic), or `full` (the whole block).
+      weights: the least memory traffic), `attention` (all but attention's output, whose cost grows
+      with the square of the length), or `full` (the whole block).
     merge_rows: run the blocks on [B x T, D] instead of [B, T, D]. XLA's CPU backend then
       needs no transposed copies for weight gradients (a quarter of the time); a mesh that
       splits the length cannot.
@@ -197,8 +199,8 @@ class DecoderConfig:
       raise ValueError(
         f"attention is {self.attention!r}; use one of {', '.join(sorted(IMPLEMENTATIONS))}"
       )
-    if self.remat not in ("none", "dots", "full"):
-      raise ValueError(f"remat is {self.remat!r}; use 'none', 'dots' or 'full'")
+    if self.remat not in REMATS:
+      raise ValueError(f"remat is {self.remat!r}; use one of {', '.join(REMATS)}")
     if self.activation not in ACTIVATIONS:
       raise ValueError(f"activation is {self.activation!r}; use one of {', '.join(ACTIVATIONS)}")
     if self.window is not None and self.window < 1:

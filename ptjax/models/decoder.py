@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from ptjax.kernels.attention import attention
 from ptjax.kernels.mask import MaskSpec
@@ -22,6 +23,7 @@ from ptjax.models.experts import Experts
 from ptjax.models.feedforward import GatedMlp
 from ptjax.models.latent import LatentAttention
 from ptjax.models.layers import Rotation, norm, param, rotations
+from ptjax.sharding.rules import BATCH_BESIDE_EMBED
 
 Params = dict[str, Any]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -29,6 +31,7 @@ Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
 
 _ROW_AXES = ("batch", "length")
 _CAUSAL = MaskSpec()
+_ATTENDED = "attended"  # what `remat` calls the output of attention
 
 
 def unconstrained(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
@@ -110,7 +113,11 @@ def _remat(block: Callable, kind: str) -> Callable:
   if kind == "none":
     return block
   policies = jax.checkpoint_policies
-  policy = policies.dots_with_no_batch_dims_saveable if kind == "dots" else None
+  policy = {
+    "dots": policies.dots_with_no_batch_dims_saveable,
+    "attention": policies.save_only_these_names(_ATTENDED),
+    "full": None,
+  }[kind]
   return jax.checkpoint(block, policy=policy, prevent_cse=False)  # scan keeps it apart
 
 
@@ -172,9 +179,14 @@ class Decoder(nnx.Module):
         window=window,
         sinks_N=sinks_N,
       )
+      out_BTNH = checkpoint_name(out_BTNH, _ATTENDED)
       return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 
-    x = constrain(self.embed_tokens(packed.tokens_BT.reshape(lead)), (*axes, None))
+    # Each device looks up its part of the width, for all rows that share the table's parts; then
+    # rows are exchanged for widths. Left to itself, the compiler gathers whole activations.
+    split = (BATCH_BESIDE_EMBED, *axes[1:])
+    tokens = constrain(packed.tokens_BT.reshape(lead), split)
+    x = constrain(constrain(self.embed_tokens(tokens), (*split, "embed")), (*axes, None))
     kept, first = [], 0
     for name, num_layers in c.stacks.items():
       graph, layers = nnx.split(getattr(self, name))

@@ -124,11 +124,12 @@ def _check_tied(config: DecoderConfig, directory: pathlib.Path) -> None:
     return
   names = "model.embed_tokens.weight", "lm_head.weight"
   both = [w for n, w in huggingface.map_tensors(directory) if n in names]
-  rows = 4096  # compared at a time
-  if len(both) == 2 and not all(
-    np.array_equal(*(w[i : i + rows].astype(np.float32) for w in both))
-    for i in range(0, len(both[0]), rows)
-  ):
+
+  def equal(first: int) -> bool:
+    table, head = (w[first : first + 4096].astype(np.float32) for w in both)
+    return np.array_equal(table, head)
+
+  if len(both) == 2 and not all(map(equal, range(0, len(both[0]), 4096))):
     raise ValueError(
       f"{directory}: embeddings are tied but 'lm_head.weight' differs from the embedding; "
       "set tie_word_embeddings to false"

