@@ -27,7 +27,7 @@ PYENV = $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
 NEWEST = $(shell for v in 12 13; do for p in python3.$$v $(PYENV)/3.$$v.*/bin/python3.$$v; do \
   "$$p" -c '' 2>/dev/null && echo "$$p"; done; done | tail -1)
 
-.PHONY: demo test check pytest test-newest test-fast images install install-dev install-seqio fmt lock doctor clean help
+.PHONY: demo test check pytest test-newest test-fast images install install-dev install-seqio install-plan fmt lock doctor clean help
 .DELETE_ON_ERROR:
 
 demo: install
@@ -43,7 +43,7 @@ check: install-dev
 	$(BIN)/lint-imports
 	$(BIN)/pyrefly check
 
-pytest: install-dev install-seqio
+pytest: install-dev install-seqio install-plan
 	tools/ensure_system.sh sandbox $(BIN)/python
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 $(TESTS)
 
@@ -63,6 +63,7 @@ test-fast: install-dev
 install: $(VENV)/installed
 install-dev: $(VENV)/installed-dev
 install-seqio: $(VENV)/installed-seqio
+install-plan: $(VENV)/installed-plan
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -89,6 +90,11 @@ $(VENV)/installed-dev: $(VENV)/installed
 # Tests alone need it: `make demo` stays without TensorFlow.
 $(VENV)/installed-seqio: $(VENV)/installed-dev
 	$(INSTALL) -e ".[seqio]"
+	@touch $@
+
+# The TPU compiler, 0.7 GB; tests alone need it here.
+$(VENV)/installed-plan: $(VENV)/installed-dev
+	$(INSTALL) -e ".[plan]"
 	@touch $@
 
 fmt: install-dev

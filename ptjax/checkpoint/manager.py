@@ -27,6 +27,15 @@ class CheckpointConfig:
       raise ValueError(f"checkpoint.every {self.every} and keep {self.keep} must be >= 1")
 
 
+def check_kind(meta: dict[str, Any], part: str, path: pathlib.Path) -> None:
+  """Raises ValueError where a checkpoint's record lacks a part that this kind of run has."""
+  if part not in meta:
+    raise ValueError(
+      f"{path} was left by another kind of run, which cannot go on from it; choose another "
+      f"--workdir (`export` makes a model of that checkpoint, to start from its weights)"
+    )
+
+
 class Checkpoints:
   """The checkpoints of one workdir.
 

@@ -20,6 +20,7 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   groups/rounds, missing         rollouts of the step, and groups that it could not find
   length/mean, length/min,
   length/max                     sampled tokens an episode
+  length/passed, length/failed   the mean over the episodes that passed, and that did not
   length/clipped_frac            share of episodes cut by the length limit
   policy/entropy                 mean entropy of the sampler over trained tokens, nats
   policy/kl                      mean KL(policy || reference) over tokens, nats
@@ -28,14 +29,17 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   policy/negative_drift_frac     share of trained tokens masked because the policy left them
   correction/weight_mean         mean correction weight over trained tokens
   correction/dropped_frac        share of trained tokens whose weight is 0
+  correction/ess                 effective sample size of the weights, share of trained tokens
   policy/ratio_mean              mean ratio of the new to the old policy, trained tokens
   optim/grad_norm                global norm of the gradient before clipping
   optim/lr                       learning rate of the step
+  router/<what>/<n>              load of the experts of layer n, see `train.router.load_metrics`
   value/loss                     value loss over tokens (runs with a critic)
   value/explained_variance       1 - Var(return - value)/Var(return)
   advantage/mean, std, min, max  advantages over tokens, as they enter the loss
   mismatch/kl                    KL(rollout || trainer) over trained tokens, nats
   mismatch/ratio_max             greatest trainer/rollout ratio of a trained token
+  mismatch/ess                   effective sample size of these ratios, share of trained tokens
   rollout/truncated              share of episodes cut before their end
   rollout/stale                  episodes dropped for their age, where there were any
   rollout/infra_failed           share of episodes lost to the infrastructure (never trained)
@@ -59,7 +63,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -226,7 +230,12 @@ class Histogram:
     return _or_nan(self.counts / xp.maximum(total, 1), total > 0)
 
 
-Metric = Mean | Std | Max | Min | Histogram
+@runtime_checkable
+class Metric(Protocol):
+  """What merges over micro-batches and shards, and is computed once."""
+
+  def merge(self, other: Any) -> Any: ...
+  def compute(self) -> Array: ...
 
 
 def merge(*parts: Mapping[str, Metric]) -> dict[str, Metric]:

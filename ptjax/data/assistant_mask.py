@@ -88,7 +88,7 @@ def encode_conversation(
   if chat.today is None and "strftime_now" in source:
     raise ValueError(
       "the chat template prints the date, so an example would depend on when it is read; set "
-      "ChatTemplate.today"
+      "model.today (ChatTemplate.today)"
     )
   if last_turn_only and messages and messages[-1]["role"] != ASSISTANT:
     raise ValueError(f"the last message is of role {messages[-1]['role']!r}, not {ASSISTANT!r}")

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ptjax.rewards.judge import JudgeConfig
+
 
 @dataclasses.dataclass(frozen=True)
 class DomainConfig:
@@ -16,10 +18,12 @@ class DomainConfig:
   Attributes:
     name: a key of `ptjax.domains.catalog.DOMAINS`.
     weight: share of the prompts, relative to the other domains.
+    judge: a reward model that shares in the reward; None leaves the domain's own tree alone.
   """
 
   name: str
   weight: float = 1.0
+  judge: JudgeConfig | None = None
 
   def __post_init__(self):
     if not 0 < self.weight < math.inf:

@@ -1,9 +1,7 @@
 """Learns from the best of n answers to each task; the same command resumes."""
 
-import argparse
-
-from ptjax.launch.arguments import add_run_arguments, load_config
-from ptjax.launch.fit import run_in_workdir
+from ptjax.launch.arguments import add_run_arguments
+from ptjax.launch.fit import Trainer, entry_points
 
 NAME = "bestofn"
 HELP = "fine-tune on the best of n sampled answers"
@@ -18,18 +16,11 @@ checkpoint and exits with status 75: run the same command again.
 """
 
 
-add_arguments = add_run_arguments
-
-
-def root() -> type:
-  """The dataclass that a configuration of this verb makes."""
-  from ptjax.train.best_of_n import BestOfNExperiment
-
-  return BestOfNExperiment
-
-
-def run(args: argparse.Namespace) -> int:
-  experiment = load_config(args, root())
+def trainer() -> Trainer:
   from ptjax.train import best_of_n
 
-  return run_in_workdir(best_of_n.run, experiment, args.workdir)
+  return best_of_n.BestOfNExperiment, best_of_n.run
+
+
+add_arguments = add_run_arguments
+root, run = entry_points(trainer)

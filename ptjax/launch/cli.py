@@ -21,6 +21,7 @@ from ptjax.launch import (
   doctor,
   eval,
   export,
+  plan,
   prefer,
   reward,
   sft,
@@ -29,7 +30,7 @@ from ptjax.launch import (
   view,
 )
 
-VERBS = (train, sft, prefer, reward, bestofn, distill, eval, export, sweep, view, doctor)
+VERBS = (train, sft, prefer, reward, bestofn, distill, eval, export, plan, sweep, view, doctor)
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130

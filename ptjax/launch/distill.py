@@ -1,9 +1,7 @@
 """Distils a teacher on the student's own answers; the same command resumes."""
 
-import argparse
-
-from ptjax.launch.arguments import add_run_arguments, load_config
-from ptjax.launch.fit import run_in_workdir
+from ptjax.launch.arguments import add_run_arguments
+from ptjax.launch.fit import Trainer, entry_points
 
 NAME = "distill"
 HELP = "learn from a teacher on the student's own answers"
@@ -19,18 +17,11 @@ checkpoint and exits with status 75: run the same command again.
 """
 
 
-add_arguments = add_run_arguments
-
-
-def root() -> type:
-  """The dataclass that a configuration of this verb makes."""
-  from ptjax.train.distill import DistillExperiment
-
-  return DistillExperiment
-
-
-def run(args: argparse.Namespace) -> int:
-  experiment = load_config(args, root())
+def trainer() -> Trainer:
   from ptjax.train import distill
 
-  return run_in_workdir(distill.run, experiment, args.workdir)
+  return distill.DistillExperiment, distill.run
+
+
+add_arguments = add_run_arguments
+root, run = entry_points(trainer)

@@ -1,11 +1,17 @@
-"""What the verbs of supervised training share: the workdir, the terminal, the exit status."""
+"""What the verbs of supervised training share: root, workdir, terminal, exit status, evaluation.
 
+A verb names its `Trainer`, the dataclass that a configuration makes and the function that runs it,
+in a function: JAX is imported when a verb runs.
+"""
+
+import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ptjax.launch import workdir
+from ptjax.launch.arguments import load_config
 from ptjax.launch.train import EXIT_PREEMPTED, keep_traceback, write_config
 
 _SHOWN = (
@@ -16,6 +22,33 @@ _SHOWN = (
   ("reward/mean", "reward"),
   ("bestofn/kept", "kept"),
 )
+
+
+Trainer = tuple[type, Callable[..., None]]
+
+
+def entry_points(
+  trainer: Callable[[], Trainer],
+) -> tuple[Callable[[], type], Callable[[argparse.Namespace], int]]:
+  """`root` and `run` of the verb whose dataclass and function `trainer` imports."""
+
+  def root() -> type:
+    """The dataclass that a configuration of this verb makes."""
+    return trainer()[0]
+
+  def run(args: argparse.Namespace) -> int:
+    experiment = load_config(args, root())
+    return run_in_workdir(trainer()[1], experiment, args.workdir)
+
+  return root, run
+
+
+def evaluate(trainer: Callable[[], Trainer], experiment: Any, path: Path) -> None:
+  """Prints what the newest checkpoint of a workdir reaches on the held-out examples."""
+  from ptjax.train import supervised
+
+  observer = terminal_observer(experiment.fit.num_steps)
+  trainer()[1](experiment, path, observer, supervised.evaluate)
 
 
 def run_in_workdir(run: Callable[..., None], experiment: Any, directory: str) -> int:

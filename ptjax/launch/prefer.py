@@ -1,9 +1,7 @@
 """Trains on preferences (DPO, IPO, KTO, SimPO, ORPO); the same command resumes."""
 
-import argparse
-
-from ptjax.launch.arguments import add_run_arguments, load_config
-from ptjax.launch.fit import run_in_workdir
+from ptjax.launch.arguments import add_run_arguments
+from ptjax.launch.fit import Trainer, entry_points
 
 NAME = "prefer"
 HELP = "train on preferences: DPO, IPO, KTO, SimPO, ORPO"
@@ -19,18 +17,11 @@ checkpoint and exits with status 75: run the same command again.
 """
 
 
-add_arguments = add_run_arguments
-
-
-def root() -> type:
-  """The dataclass that a configuration of this verb makes."""
-  from ptjax.train.preference import PreferenceExperiment
-
-  return PreferenceExperiment
-
-
-def run(args: argparse.Namespace) -> int:
-  experiment = load_config(args, root())
+def trainer() -> Trainer:
   from ptjax.train import preference
 
-  return run_in_workdir(preference.run, experiment, args.workdir)
+  return preference.PreferenceExperiment, preference.run
+
+
+add_arguments = add_run_arguments
+root, run = entry_points(trainer)

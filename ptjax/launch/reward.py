@@ -1,9 +1,7 @@
 """Trains a reward model on annotated pairs; the same command in the same workdir resumes."""
 
-import argparse
-
-from ptjax.launch.arguments import add_run_arguments, load_config
-from ptjax.launch.fit import run_in_workdir
+from ptjax.launch.arguments import add_run_arguments
+from ptjax.launch.fit import Trainer, entry_points
 
 NAME = "reward"
 HELP = "train a reward model on annotated pairs"
@@ -21,19 +19,14 @@ directory reward_model: the weights, and a report with held-out accuracy and cal
 """
 
 
-add_arguments = add_run_arguments
-
-
-def root() -> type:
-  """The dataclass that a configuration of this verb makes."""
-  from ptjax.train.reward_model import RewardExperiment
-
-  return RewardExperiment
-
-
-def run(args: argparse.Namespace) -> int:
-  experiment = load_config(args, root())
+def trainer() -> Trainer:
   from ptjax.train import process_reward, reward_model
 
-  train = process_reward if experiment.steps else reward_model
-  return run_in_workdir(train.run, experiment, args.workdir)
+  def run(experiment, *args) -> None:
+    (process_reward if experiment.steps else reward_model).run(experiment, *args)
+
+  return reward_model.RewardExperiment, run
+
+
+add_arguments = add_run_arguments
+root, run = entry_points(trainer)

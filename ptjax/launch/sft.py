@@ -1,9 +1,7 @@
 """Fine-tunes on conversations; the same command in the same workdir resumes."""
 
-import argparse
-
-from ptjax.launch.arguments import add_run_arguments, load_config
-from ptjax.launch.fit import run_in_workdir
+from ptjax.launch.arguments import add_run_arguments
+from ptjax.launch.fit import Trainer, entry_points
 
 NAME = "sft"
 HELP = "fine-tune on conversations"
@@ -19,18 +17,11 @@ checkpoint and exits with status 75: run the same command again.
 """
 
 
-add_arguments = add_run_arguments
-
-
-def root() -> type:
-  """The dataclass that a configuration of this verb makes."""
-  from ptjax.train.sft import SFTExperiment
-
-  return SFTExperiment
-
-
-def run(args: argparse.Namespace) -> int:
-  experiment = load_config(args, root())
+def trainer() -> Trainer:
   from ptjax.train import sft
 
-  return run_in_workdir(sft.run, experiment, args.workdir)
+  return sft.SFTExperiment, sft.run
+
+
+add_arguments = add_run_arguments
+root, run = entry_points(trainer)

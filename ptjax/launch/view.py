@@ -61,6 +61,8 @@ def summary(record, samples: int, domain: str | None = None) -> Iterator[Rendera
     yield Text(f"not there: {', '.join(record.missing)}", style="yellow")
   if record.evals:
     yield pass_rates(record)
+  if record.heldout:
+    yield heldout_table(record)
   if record.metrics:
     yield metrics_table(record)
   if record.trajectories:
@@ -75,6 +77,18 @@ def pass_rates(record) -> Table:
   before, after = record.pass_rates("before"), record.pass_rates("after")
   for domain in dict.fromkeys([*before, *after]):
     table.add_row(domain, *(_rate(rates.get(domain)) for rates in (before, after)))
+  return table
+
+
+def heldout_table(record) -> Table:
+  """What a supervised run measured on its held-out examples, a column each time."""
+  table = Table("metric", title="held-out examples")
+  for row in record.heldout:
+    table.add_column(row["when"], justify="right")
+  names = {name for row in record.heldout for name in row} - {"when", "step"}
+  for name in sorted(names):
+    values = (row.get(name) for row in record.heldout)
+    table.add_row(name, *("-" if value is None else f"{value:.4g}" for value in values))
   return table
 
 

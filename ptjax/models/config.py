@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+from typing import Literal
 
-from ptjax.kernels.attention import IMPLEMENTATIONS
+from ptjax.kernels.attention import AUTO, IMPLEMENTATIONS
+from ptjax.kernels.context import WAYS
+from ptjax.kernels.layout import LAYOUTS, LayoutName
 from ptjax.models.rotary import RopeScaling
 
 # Fields that say how to compute, not what.
@@ -15,11 +18,13 @@ _COMPUTING = {
   "ff_parts",
   "out_first",
   "attention",
+  "capacity_factor",
+  "context_attention",
+  "context_layout",
 }
 
 
 ACTIVATIONS = ("silu", "gelu_tanh")
-REMATS = ("none", "dots", "attention", "full")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +137,8 @@ class DecoderConfig:
       accumulate in float32.
     activation_dtype: dtype of the residual stream between the products.
     remat: what the backward pass computes again: `none`, `dots` (all but the products with
-      weights: the least memory traffic), `attention` (all but attention's output, whose cost grows
-      with the square of the length), or `full` (the whole block).
+      weights: the least memory traffic), `attention` (all but its output: the least memory
+      that does not compute it twice), or `full` (the whole block).
     merge_rows: run the blocks on [B x T, D] instead of [B, T, D]. XLA's CPU backend then
       needs no transposed copies for weight gradients (a quarter of the time); a mesh that
       splits the length cannot.
@@ -142,7 +147,12 @@ class DecoderConfig:
       two halves by 3e-5. With 1, a mesh that splits d_ff moves no piece between devices.
     out_first: the weights of the blocks are stored [out, in] and multiply from the left. With few
       rows XLA's CPU backend is a sixth faster so; the engine keeps its copy in this form.
-    attention: implementation, a key of `kernels.attention.IMPLEMENTATIONS`.
+    capacity_factor: places of each expert, as a multiple of an even load; choices beyond them are
+      dropped. None drops nothing.
+    attention: implementation, auto or one of `kernels.attention.IMPLEMENTATIONS`.
+    context_attention: how attention crosses the cuts of a row, auto or one of
+      `kernels.context.WAYS`.
+    context_layout: which tokens of a row each of its shards holds, see `kernels.layout`.
   """
 
   vocab_size: int
@@ -181,7 +191,10 @@ class DecoderConfig:
   merge_rows: bool = False
   ff_parts: int = 2
   out_first: bool = False
-  attention: str = "blockwise"
+  attention: str = AUTO
+  context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = AUTO
+  context_layout: LayoutName = "zigzag"
+  capacity_factor: float | None = None
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:
@@ -195,12 +208,16 @@ class DecoderConfig:
     for name in ("matmul_dtype", "activation_dtype"):
       if getattr(self, name) not in ("float32", "bfloat16"):
         raise ValueError(f"{name} is {getattr(self, name)!r}; use 'float32' or 'bfloat16'")
-    if self.attention not in IMPLEMENTATIONS:
-      raise ValueError(
-        f"attention is {self.attention!r}; use one of {', '.join(sorted(IMPLEMENTATIONS))}"
-      )
-    if self.remat not in REMATS:
-      raise ValueError(f"remat is {self.remat!r}; use one of {', '.join(REMATS)}")
+    if self.capacity_factor is not None and not self.capacity_factor > 0:
+      raise ValueError(f"capacity_factor {self.capacity_factor} must be > 0, or None for dropless")
+    for name, known in (
+      ("attention", (AUTO, *IMPLEMENTATIONS)),
+      ("context_attention", (AUTO, *WAYS)),
+      ("context_layout", LAYOUTS),
+      ("remat", ("none", "dots", "attention", "full")),
+    ):
+      if getattr(self, name) not in known:
+        raise ValueError(f"{name} is {getattr(self, name)!r}; use one of {', '.join(known)}")
     if self.activation not in ACTIVATIONS:
       raise ValueError(f"activation is {self.activation!r}; use one of {', '.join(ACTIVATIONS)}")
     if self.window is not None and self.window < 1:

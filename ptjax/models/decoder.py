@@ -12,18 +12,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 
 from ptjax.kernels.attention import attention
+from ptjax.kernels.context import Context
+from ptjax.kernels.flash import OUTPUTS
 from ptjax.kernels.mask import MaskSpec
 from ptjax.kernels.scores import Scores
 from ptjax.models.attention import Attention
 from ptjax.models.config import DecoderConfig
-from ptjax.models.experts import Experts
+from ptjax.models.experts import ALONE, Experts, Told
 from ptjax.models.feedforward import GatedMlp
 from ptjax.models.latent import LatentAttention
 from ptjax.models.layers import Rotation, norm, param, rotations
-from ptjax.sharding.rules import BATCH_BESIDE_EMBED
+from ptjax.sharding.rules import BATCH_BESIDE_EMBED, Constrainer
 
 Params = dict[str, Any]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -31,7 +32,6 @@ Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
 
 _ROW_AXES = ("batch", "length")
 _CAUSAL = MaskSpec()
-_ATTENDED = "attended"  # what `remat` calls the output of attention
 
 
 def unconstrained(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
@@ -74,13 +74,22 @@ class Block(nnx.Module):
       self.attn_post_norm = Norm(c, rngs, n)
       self.mlp_post_norm = Norm(c, rngs, n)
 
-  def __call__(self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig):
-    """`attend(q, k, v, sinks) -> (heads, kept)`: packed attention, or the cache in decoding."""
+  def __call__(
+    self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig, told: Told = ALONE
+  ):
+    """`attend(q, k, v, sinks) -> (heads, kept)`: packed attention, or the cache in decoding.
+
+    Returns the stream, what `attend` kept, and what the router did (None without one).
+    """
     heads, kept = attend(*self.attn.qkv(self.attn_norm(x, c), by, c), self.attn.sink(c))
     y = self.attn.out(heads, c)
     x = x + (self.attn_post_norm(y, c) if c.post_norms else y)
-    y = self.mlp(self.mlp_norm(x, c), c)
-    return x + (self.mlp_post_norm(y, c) if c.post_norms else y), kept
+    inputs, routed = self.mlp_norm(x, c), None
+    if isinstance(self.mlp, Experts):
+      y, routed = self.mlp(inputs, c, told)
+    else:
+      y = self.mlp(inputs, c)
+    return x + (self.mlp_post_norm(y, c) if c.post_norms else y), kept, routed
 
 
 class Kinds(NamedTuple):
@@ -115,10 +124,34 @@ def _remat(block: Callable, kind: str) -> Callable:
   policies = jax.checkpoint_policies
   policy = {
     "dots": policies.dots_with_no_batch_dims_saveable,
-    "attention": policies.save_only_these_names(_ATTENDED),
+    "attention": policies.save_only_these_names(*OUTPUTS),
     "full": None,
   }[kind]
   return jax.checkpoint(block, policy=policy, prevent_cse=False)  # scan keeps it apart
+
+
+def context_of(constrain: Constrain, c: DecoderConfig) -> Context | None:
+  """How attention runs on the mesh of `constrain`; None where rows are whole and no TPU computes.
+
+  Raises:
+    ValueError: rules under which attention cannot be sharded.
+  """
+  if not isinstance(constrain, Constrainer):
+    return None
+  rules, mesh = constrain.rules, constrain.mesh
+  if len(rules.length) > 1:
+    raise ValueError(f"rule length={rules.length}: rows are cut along one mesh axis at most")
+  axis = rules.length[0] if rules.length else None
+  cut = axis is not None and mesh.shape[axis] > 1
+  flash = mesh.devices.flat[0].platform == "tpu" and c.attention in ("auto", "flash")
+  if not cut and not flash:
+    return None
+  if rules.heads != rules.kv_heads:
+    raise ValueError(
+      f"rules heads={rules.heads} and kv_heads={rules.kv_heads}: query heads must be on the "
+      f"devices of their key/value heads; make them equal"
+    )
+  return Context(mesh, axis, rules.batch, rules.heads, c.context_layout, c.context_attention)
 
 
 class Embedding(nnx.Module):
@@ -157,9 +190,36 @@ class Decoder(nnx.Module):
     mask_spec: MaskSpec = _CAUSAL,
     constrain: Constrain = unconstrained,
     keep_kv: bool = False,
+    keep_routing: bool = False,
+    recorded_LBTX: jax.Array | None = None,
   ) -> Any:
-    """Hidden states hidden_BTD; with `keep_kv` also the rotated keys and values LBTKH."""
+    """Hidden states hidden_BTD, and after them what is to be kept.
+
+    Where a mesh cuts rows (`context_of`), T is padded, and hidden_BTD is in the stored order of
+    the context's layout.
+
+    Args:
+      packed: the rows.
+      mask_spec: what attention sees.
+      constrain: pins activations to the mesh.
+      keep_kv: also return the rotated keys and values LBTKH.
+      keep_routing: also return what the routers did, a `Routed` with a leading axis over the
+        layers that have experts, its `experts` i32[L, B, T, X].
+      recorded_LBTX: experts to replay in those layers, see `experts.Told`.
+
+    Raises:
+      ValueError: rows that are cut, with `keep_kv`, `recorded_LBTX` or `merge_rows`; routing of a
+        model without experts.
+    """
     c = self.config
+    context = context_of(constrain, c)
+    if context is not None and context.layout.shards > 1:
+      if keep_kv or recorded_LBTX is not None or c.merge_rows:
+        raise ValueError(
+          f"rows are cut over {context.layout.shards} devices: merge_rows, keep_kv and router "
+          f"replay need whole ones; set the mesh's context axis to 1"
+        )
+      packed = Packed(*map(context.layout.store, packed))
     rows, length = packed.tokens_BT.shape
     lead, axes = ((rows * length,), ("batch",)) if c.merge_rows else ((rows, length), _ROW_AXES)
     by_kind = rotations(packed.positions_BT.reshape(lead), c)
@@ -178,8 +238,8 @@ class Decoder(nnx.Module):
         scores=scores_of(c),
         window=window,
         sinks_N=sinks_N,
+        context=context,
       )
-      out_BTNH = checkpoint_name(out_BTNH, _ATTENDED)
       return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 
     # Each device looks up its part of the width, for all rows that share the table's parts; then
@@ -187,29 +247,38 @@ class Decoder(nnx.Module):
     split = (BATCH_BESIDE_EMBED, *axes[1:])
     tokens = constrain(packed.tokens_BT.reshape(lead), split)
     x = constrain(constrain(self.embed_tokens(tokens), (*split, "embed")), (*axes, None))
-    kept, first = [], 0
+    knows_padding = keep_routing or c.capacity_factor is not None
+    valid_T = (packed.segment_ids_BT > 0).reshape(-1) if knows_padding else None
+    kept, routed, first = [], None, 0
     for name, num_layers in c.stacks.items():
       graph, layers = nnx.split(getattr(self, name))
 
       def block(x, scanned, graph=graph, first=first):
-        layer, kind = scanned
+        layer, kind, recorded_TX = scanned
         window = c.layer_window(first) if kind.window_L is None else kind.window_L
         by = by_kind[c.layer_rope(first)]
         if kind.rope_L is not None:
           by = Rotation(*(jnp.stack(parts)[kind.rope_L] for parts in zip(*by_kind, strict=True)))
-        x, kv = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c)
-        return constrain(x, (*axes, None)), kv
+        told = Told(valid_T, recorded_TX, constrain, axes)
+        x, kv, routed = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c, told)
+        return constrain(x, (*axes, None)), (kv, routed if keep_routing else None)
 
-      kinds = _kinds(c, first, num_layers)
-      x, kv = jax.lax.scan(_remat(block, c.remat), x, (layers, kinds))
+      kinds, recorded_LTX = _kinds(c, first, num_layers), None
+      if name == "layers" and recorded_LBTX is not None:
+        recorded_LTX = recorded_LBTX.reshape(num_layers, rows * length, -1).astype(jnp.int32)
+      x, (kv, routed) = jax.lax.scan(_remat(block, c.remat), x, (layers, kinds, recorded_LTX))
       kept.append(kv)
       first += num_layers
     hidden_BTD = self.final_norm(x, c).reshape(rows, length, c.d_model)
-    if not keep_kv:
-      return hidden_BTD
-    return hidden_BTD, kept[0] if len(kept) == 1 else jax.tree.map(
-      lambda *x: jnp.concatenate(x), *kept
-    )
+    out = [hidden_BTD]
+    if keep_kv:
+      out.append(kept[0] if len(kept) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *kept))
+    if keep_routing:
+      if routed is None:
+        raise ValueError("keep_routing: the model has no experts")
+      experts_LBTX = routed.experts_TX.reshape(-1, rows, length, c.experts.top_k)
+      out.append(routed._replace(experts_TX=experts_LBTX))
+    return tuple(out) if len(out) > 1 else hidden_BTD
 
   def embed_tokens(self, tokens: jax.Array) -> jax.Array:
     """Rows of the token table, in the activation dtype."""
@@ -237,6 +306,11 @@ def abstract(config: DecoderConfig) -> Decoder:
   return nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0)))
 
 
+def param_shapes(config: DecoderConfig) -> Params:
+  """The parameter tree with `jax.ShapeDtypeStruct` leaves."""
+  return nnx.to_pure_dict(nnx.state(abstract(config)))
+
+
 def bind(config: DecoderConfig, params: Params) -> Decoder:
   """The decoder over given parameters; cheap, and traceable."""
   return nnx.merge(nnx.graphdef(abstract(config)), params)
@@ -253,7 +327,7 @@ def logical_axes(config: DecoderConfig) -> Params:
 
 def check_params(config: DecoderConfig, params: Params) -> None:
   """Raises ValueError naming the first parameter whose presence or shape is wrong."""
-  want = dict(jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(nnx.state(abstract(config)))))
+  want = dict(jax.tree_util.tree_leaves_with_path(param_shapes(config)))
   have = dict(jax.tree_util.tree_leaves_with_path(params))
   for path in want.keys() ^ have.keys():
     state = "missing from" if path in want else "unknown to"

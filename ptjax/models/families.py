@@ -293,7 +293,12 @@ def decoder_config(directory: pathlib.Path) -> DecoderConfig:
       does not compute (such as quantised weights).
   """
   path = directory / "config.json"
-  raw = Raw(read_json(path), path)
+  return config_of(read_json(path), path)
+
+
+def config_of(values: Mapping[str, Any], path: pathlib.Path) -> DecoderConfig:
+  """The same from what `config.json` holds; `path` is named in errors."""
+  raw = Raw(values, path)
   architectures = raw.get("architectures", [])
   if len(architectures) != 1 or architectures[0] not in ARCHITECTURES:
     raise ValueError(

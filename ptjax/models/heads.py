@@ -10,18 +10,19 @@ from ptjax.models.decoder import Params
 from ptjax.models.layers import product, project
 
 
-def logits(params: Params, hidden_AD: jax.Array, c: DecoderConfig) -> jax.Array:
-  """Next-token logits f32[A, V] from hidden states, tied or not, soft-capped where the model is."""
-  return cap(_products(params, hidden_AD, c), c.logit_cap)
+def logits(params: Params, hidden: jax.Array, c: DecoderConfig) -> jax.Array:
+  """Next-token logits f32[..., V] from hidden[..., D], tied or not, soft-capped or not."""
+  return cap(_products(params, hidden, c), c.logit_cap)
 
 
-def _products(params: Params, hidden_AD: jax.Array, c: DecoderConfig) -> jax.Array:
+def _products(params: Params, hidden: jax.Array, c: DecoderConfig) -> jax.Array:
   if "lm_head" in params:
-    return product(hidden_AD, params["lm_head"]["w"], c)
+    return product(hidden, params["lm_head"]["w"], c)
   table_VD = params["embed"]["table"]
   if c.out_first:  # as the table always is
-    return product(hidden_AD, table_VD, c)
-  return project("AD,VD->AV", hidden_AD, table_VD, c.matmul_dtype)
+    return product(hidden, table_VD, c)
+  lead = "ABC"[: hidden.ndim - 1]
+  return project(f"{lead}D,VD->{lead}V", hidden, table_VD, c.matmul_dtype)
 
 
 def init_value_head(d_model: int) -> dict[str, jax.Array]:

@@ -73,6 +73,7 @@ def render(run: Run) -> str:
     notices(run),
     facts(run),
     held_out(run),
+    held_out_examples(run),
     el("h2", "Training"),
     el("p", curves_caption(run), cls="muted"),
     el("div", *training_figures(run), cls="grid"),
@@ -114,6 +115,8 @@ def headline(run: Run) -> Markup:
   """Held-out pass rate before and after, of all domains together, in the largest type."""
   rows = figures.pass_rate_rows(run)
   _, before, after = rows[0] if rows else ("", None, None)
+  if before is None and after is None and run.heldout:
+    return Markup()
   if before is None and after is None:
     return el("p", "No held-out evaluation was recorded.", cls="headline muted")
   shown = [
@@ -205,6 +208,20 @@ def held_out(run: Run) -> Markup:
   return join(*parts)
 
 
+def held_out_examples(run: Run) -> Markup:
+  """What a supervised run measured on its held-out examples, a column each time."""
+  if not run.heldout:
+    return Markup()
+  names = sorted({name for row in run.heldout for name in row} - {"when", "step"})
+  header = el("tr", el("th", "metric"), *(el("th", row["when"]) for row in run.heldout))
+  rows = []
+  for name in names:
+    values = (row.get(name) for row in run.heldout)
+    shown = (el("td", "n/a" if value is None else f"{value:.4g}") for value in values)
+    rows.append(el("tr", el("td", name), *shown))
+  return join(el("h2", "Held-out examples"), el("table", header, *rows))
+
+
 def table_row(name: str, before: PassRate | None, after: PassRate | None) -> Iterator[str]:
   yield name
   for rate in (before, after):
@@ -239,6 +256,8 @@ def curves(run: Run, name: str, title: str, unit: str, named: tuple[tuple[str, s
 
 
 def training_figures(run: Run) -> list[Markup]:
+  if run.heldout:
+    return supervised_figures(run)
   return [
     panel(run, "reward", "Reward by domain", ("reward/mean",), figures.draw_rewards),
     curves(run, "kl", "KL to the reference policy", "nats a token", (("policy/kl", "KL"),)),
@@ -257,6 +276,20 @@ def training_figures(run: Run) -> list[Markup]:
       ),
     ),
   ]  # fmt: skip
+
+
+def supervised_figures(run: Run) -> list[Markup]:
+  """Loss, gradient, and each metric of the objective."""
+  names = sorted({name for record in run.metrics for name in record} - {"step"})
+  return [
+    curves(run, "loss", "Loss", "loss", (("optim/loss", "loss"),)),
+    curves(run, "grad", "Gradient norm before clipping", "norm", (("optim/grad_norm", "norm"),)),
+    *(
+      curves(run, name.replace("/", "-"), name, "", ((name, name),))
+      for name in names
+      if not name.startswith(("optim/", PERF_PREFIX))
+    ),
+  ]
 
 
 def speed_figures(run: Run) -> list[Markup]:

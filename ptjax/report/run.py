@@ -12,6 +12,8 @@ from ptjax.core import metrics, stats
 
 Record = Mapping[str, Any]
 
+HELDOUT = "heldout.jsonl"
+
 
 @dataclasses.dataclass(frozen=True)
 class PassRate:
@@ -55,6 +57,7 @@ class Run:
     trajectories: records of `trajectories.jsonl`.
     evals: records of `eval.jsonl`: when, step, domain, passed, total.
     missing: names of the files that are not there.
+    heldout: records of `heldout.jsonl`, of supervised runs: when, step and metrics by name.
   """
 
   name: str
@@ -63,6 +66,7 @@ class Run:
   trajectories: Sequence[Record]
   evals: Sequence[Record]
   missing: tuple[str, ...]
+  heldout: Sequence[Record] = ()
 
   @property
   def domains(self) -> list[str]:
@@ -118,13 +122,17 @@ def load_run(workdir: str | os.PathLike) -> Run:
   workdir = Path(workdir)
   if not workdir.is_dir():
     raise ValueError(f"{workdir} is not a directory; give the --workdir of a run")
-  names = ("metrics.jsonl", "eval.jsonl", "trajectories.jsonl", "config.json")
-  missing = tuple(name for name in names if not (workdir / name).exists())
+  supervised = (workdir / HELDOUT).exists()
+  of_rl = ("eval.jsonl", "trajectories.jsonl")
+  names = ("metrics.jsonl", *of_rl, "config.json")
+  absent = tuple(name for name in names if not (workdir / name).exists())
+  # A supervised run measures its held-out examples instead.
+  missing = tuple(name for name in absent if not (supervised and name in of_rl))
   records = {
-    name: [] if name in missing else metrics.read_jsonl(workdir / name) for name in names[:3]
+    name: [] if name in absent else metrics.read_jsonl(workdir / name) for name in names[:3]
   }
   config = {}
-  if "config.json" not in missing:
+  if "config.json" not in absent:
     try:
       config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
@@ -136,4 +144,5 @@ def load_run(workdir: str | os.PathLike) -> Run:
     records["trajectories.jsonl"],
     records["eval.jsonl"],
     missing,
+    metrics.read_jsonl(workdir / HELDOUT) if supervised else [],
   )

@@ -96,8 +96,12 @@ def process_leaf(
   *,
   separator: str = "\n",
   members: Combine = "mean",
+  head: str | None = None,
 ) -> Leaf:
-  """A leaf that scores each step of the answer; one without steps has no verdict."""
+  """A leaf that scores each step of the answer; one without steps has no verdict.
+
+  The head is that of the task's domain, unless one is named.
+  """
   ask = Batcher(model.scores)
 
   async def grade(task: Task, response: str, services: Services) -> float:
@@ -105,8 +109,9 @@ def process_leaf(
     steps = split_steps(response, separator)
     if not steps:
       raise Unscorable("the answer has no steps")
-    text = process_text(model.template, task.messages, response, steps, task.domain)
-    offset = model.offsets[model.domains[model.head_of(task.domain)]]
+    domain = head or task.domain
+    text = process_text(model.template, task.messages, response, steps, domain)
+    offset = model.offsets[model.domains[model.head_of(domain)]]
     scores_SM = await ask(text)
     return aggregate([sigmoid(combine(s, members) - offset) for s in scores_SM], how)
 

@@ -9,6 +9,7 @@ Letters: M members of the ensemble, P texts.
 
 import asyncio
 import dataclasses
+import datetime
 import functools
 import json
 import pathlib
@@ -111,6 +112,7 @@ class RewardModel:
       "model": dataclasses.asdict(self.model),
       "domains": self.domains,
       "offsets": dict(self.offsets),
+      "today": self.template.today and self.template.today.isoformat(),
       "source": self.source,
       "source_hash": self.source_hash,
       "report": report,
@@ -151,12 +153,16 @@ def load_reward_model(workdir: str | pathlib.Path) -> RewardModel:
   return RewardModel(
     model,
     jax.device_put(params),
-    ChatTemplate(load_tokenizer(source)),
+    ChatTemplate(load_tokenizer(source), _date(record.get("today"))),
     tuple(record["domains"]),
     record["offsets"],
     record["source"],
     record["source_hash"],
   )
+
+
+def _date(text: str | None) -> datetime.datetime | None:
+  return None if text is None else datetime.datetime.fromisoformat(text)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -236,16 +242,24 @@ class Batcher:
 
 
 def reward_model_leaf(
-  model: RewardModel, name: str = "preference", how: Combine = "mean", coefficient: float = 1.0
+  model: RewardModel,
+  name: str = "preference",
+  how: Combine = "mean",
+  coefficient: float = 1.0,
+  head: str | None = None,
 ) -> Leaf:
-  """A leaf whose score is sigmoid(combined score - offset); batches what is asked at once."""
+  """A leaf whose score is sigmoid(combined score - offset); batches what is asked at once.
+
+  The head is that of the task's domain, unless one is named.
+  """
   ask = Batcher(model.scores)
 
   async def grade(task: Task, response: str, services: Services) -> float:
     del services
-    text = answer_text(model.template, task.messages, response, task.domain)
+    domain = head or task.domain
+    text = answer_text(model.template, task.messages, response, domain)
     scores_M = (await ask(text))[0]
-    offset = model.offsets[model.domains[model.head_of(task.domain)]]
+    offset = model.offsets[model.domains[model.head_of(domain)]]
     return sigmoid(combine(scores_M, how, coefficient) - offset)
 
   return Leaf(name, grade)

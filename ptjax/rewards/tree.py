@@ -124,6 +124,21 @@ def general_domain(general: Leaf | Node, domain: Leaf | Node, version: int = 1) 
   return RewardTree(Node("reward", (Child(0.3, general), Child(0.7, domain))), version)
 
 
+def with_child(tree: RewardTree, node: Leaf | Node, weight: float) -> RewardTree:
+  """The tree with one more child of its root, whose others share 1 - weight as before.
+
+  Raises:
+    ValueError: the root is a leaf: wrapped, its path would change.
+  """
+  if isinstance(tree.root, Leaf):
+    raise ValueError(
+      f"the root {tree.root.name} of the reward tree is a leaf; make it the child of a Node"
+    )
+  others = [dataclasses.replace(c, weight=c.weight * (1 - weight)) for c in tree.root.children]
+  root = dataclasses.replace(tree.root, children=(*others, Child(weight, node)))
+  return dataclasses.replace(tree, root=root)
+
+
 async def evaluate(tree: RewardTree, task: Task, response: str, services: Services) -> Scores:
   """Runs the graders and combines their scores; raises InvalidScore where one is at fault.
 

@@ -60,3 +60,8 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
       f"{len(devices)} devices; set one axis to -1"
     )
   return Mesh(np.asarray(devices).reshape(sizes), AXES)
+
+
+def on_cpu(mesh: Mesh) -> bool:
+  """Whether programs on this mesh run on CPUs, whatever the machine that compiles them."""
+  return mesh.devices.flat[0].platform == "cpu"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -102,13 +101,15 @@ def tree_shardings(rules: Rules, mesh: Mesh, axes_tree, shape_tree):
   )
 
 
-def constrainer(
-  rules: Rules, mesh: Mesh
-) -> Callable[[jax.Array, tuple[str | None, ...]], jax.Array]:
-  """A function that pins an activation to its rule inside `jit`."""
-  rules.check(mesh)
+@dataclasses.dataclass(frozen=True)
+class Constrainer:
+  """Pins an activation to its rule inside `jit`; knows the mesh, for what is sharded by hand."""
 
-  def constrain(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, rules.spec(axes)))
+  rules: Rules
+  mesh: Mesh
 
-  return constrain
+  def __post_init__(self):
+    self.rules.check(self.mesh)
+
+  def __call__(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, self.rules.spec(axes)))

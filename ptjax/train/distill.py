@@ -27,11 +27,10 @@ from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
 from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_states
 from ptjax.train.loading import Loaded, load_model
-from ptjax.train.manifest import write_run_manifest
 from ptjax.train.networks import Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.on_policy import (
@@ -41,12 +40,12 @@ from ptjax.train.on_policy import (
   heldout_pass_rates,
   play,
   played_metrics,
-  session_experiment,
+  sampling_session,
 )
 from ptjax.train.optimizer import OptimizerConfig
-from ptjax.train.session import Session, open_session
+from ptjax.train.session import Session
 from ptjax.train.sft import Aggregation, SFTBatch, sft_batches
-from ptjax.train.supervised import FitConfig, FitObserver, Problem
+from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +76,9 @@ class DistillExperiment:
   fit: FitConfig = FitConfig()
   optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
   checkpoint: CheckpointConfig = CheckpointConfig()
+
+  def __post_init__(self):
+    self.model.refuse_router()
 
 
 class DistillBatch(NamedTuple):
@@ -154,7 +156,9 @@ def distill_problem(session: Session, teacher: Loaded, e: DistillExperiment) -> 
     chunk=e.fit.logit_chunk,
     constrain=layout.constrain,
   )
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(
+    loss, e.optimizer, e.fit.num_steps, adapters.frozen(session.start, e.model.lora)
+  )
   head = {k: v for k, v in teacher.start.items() if k in ("embed", "lm_head")}
 
   @jax.jit
@@ -173,24 +177,23 @@ def distill_problem(session: Session, teacher: Loaded, e: DistillExperiment) -> 
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jnp.copy, session.start)),
+    init=lambda: trainer.init(session.trainable()),
     source=Tasks(e.rollout.domains, session.domains, e.seed),
     batches=batches,
     place=place,
     heldout=lambda params: heldout_pass_rates(session, params),
     identity=session.model.identity()
-    | {"start": session.model_hash, "teacher": teacher.content_hash},
+    | {"start": session.model_hash, "teacher": teacher.content_hash}
+    | adapters.record(e.model.lora),
   )
 
 
-def run(e: DistillExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: DistillExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Distils, or resumes; see `supervised.run` for what it raises."""
-  sampling = session_experiment(
-    e.rollout, seed=e.seed, model=e.model, mesh=e.mesh, rules=e.rules, pack=e.pack
-  )
   observer.on_status("loading student and teacher, and starting the sandboxes")
-  with open_session(sampling, workdir) as session:
-    write_run_manifest(session, workdir)
+  with sampling_session(e, workdir) as session:
     teacher = load_model(e.teacher, session.policy_layout.mesh, e.rules)
     problem = distill_problem(session, teacher, e)
-    supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
+    drive(problem, e.fit, e.checkpoint, workdir, observer)

@@ -1,9 +1,9 @@
 """A pretrained model on the mesh: what every kind of training starts from."""
 
 import dataclasses
+import datetime
 import pathlib
 
-import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
@@ -13,8 +13,12 @@ from ptjax.data.tokenizer import load_tokenizer
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.models.importer import load_sharded
+from ptjax.models.importer import load_pretrained, load_sharded
+from ptjax.models.lora import LoraConfig
+from ptjax.models.quantize import quantize_blocks, quantized_axes
+from ptjax.sharding.mesh import on_cpu
 from ptjax.sharding.rules import Rules
+from ptjax.train import adapters
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.networks import Layout
 
@@ -29,6 +33,7 @@ class Loaded:
     template: tokenizer and chat template.
     layout: where the weights live.
     start: the weights; they are shared, so copy them before an optimiser takes them over.
+    lora: the adapters that train instead of them; None trains them all.
   """
 
   model: DecoderConfig
@@ -36,6 +41,11 @@ class Loaded:
   template: ChatTemplate
   layout: Layout
   start: Params
+  lora: LoraConfig | None = None
+
+  def trainable(self) -> Params:
+    """What trains, at update 0, on buffers of its own: the weights, or adapters on them."""
+    return adapters.trainable(self.start, self.model, self.layout, self.lora)
 
 
 def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
@@ -44,18 +54,42 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   Raises:
     ValueError: weights that cannot be read, shapes that do not fit the mesh, no chat template.
   """
-  pretrained = load_sharded(config.source, mesh, rules, jnp.dtype(config.param_dtype))
-  model = dataclasses.replace(
-    pretrained.config,
+  dtype, quantised = jnp.dtype(config.param_dtype), _quantised(config.lora)
+  if quantised:  # from the host, where the weights are made smaller
+    pretrained = load_pretrained(config.source, dtype)
+  else:
+    pretrained = load_sharded(config.source, mesh, rules, dtype)
+  model = computed_on(pretrained.config, config, mesh, rules)
+  today = datetime.datetime.fromisoformat(config.today) if config.today else None
+  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source), today)
+  layout = Layout(mesh, rules)
+  start = pretrained.params
+  if quantised:
+    start = layout.place(quantize_blocks(start, quantised), quantized_axes(model))
+  return Loaded(model, pretrained.content_hash, template, layout, start, config.lora)
+
+
+def _quantised(lora: LoraConfig | None) -> str | None:
+  """The type that a base of adapters is quantised to."""
+  return None if lora is None or lora.base == "float32" else lora.base
+
+
+def computed_on(
+  shape: DecoderConfig, config: ModelConfig, mesh: Mesh, rules: Rules
+) -> DecoderConfig:
+  """The model of that shape as the configuration and the devices of the mesh compute it."""
+  return dataclasses.replace(
+    shape,
     matmul_dtype=config.matmul_dtype,
     activation_dtype=config.activation_dtype,
     remat=config.remat,
-    merge_rows=jax.default_backend() == "cpu" and mesh.shape["context"] == 1,
-    ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else pretrained.config.ff_parts,
+    attention=config.attention,
+    context_attention=config.context_attention,
+    context_layout=config.context_layout,
+    capacity_factor=config.capacity_factor,
+    merge_rows=on_cpu(mesh) and mesh.shape["context"] == 1,
+    ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else shape.ff_parts,
   )
-  template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source))
-  layout = Layout(mesh, rules)
-  return Loaded(model, pretrained.content_hash, template, layout, pretrained.params)
 
 
 def record_model(config: ModelConfig, loaded: Loaded, workdir: pathlib.Path) -> None:

@@ -2,7 +2,9 @@
 
 import pathlib
 
-from ptjax.data.provenance import PERMISSIVE, check_license, write_manifest
+from ptjax.data.provenance import PERMISSIVE, check_license, sha256_of, write_manifest
+from ptjax.experience.mixture import DomainConfig
+from ptjax.rewards.reward_model import DIRECTORY
 from ptjax.train.session import Session
 
 
@@ -18,7 +20,8 @@ def write_run_manifest(session: Session, workdir: pathlib.Path) -> None:
       "license": check_license(domain.name, domain.license, PERMISSIVE),
       "origin": domain.source,
     }
-    for domain in session.domains.values()
+    | _judge(config)
+    for domain, config in zip(session.domains.values(), session.experiment.domains, strict=True)
   ]
   model = {
     "source": session.experiment.model.source,
@@ -27,3 +30,11 @@ def write_run_manifest(session: Session, workdir: pathlib.Path) -> None:
   }
   write_manifest(workdir, "domains", domains)
   write_manifest(workdir, "model", model)
+
+
+def _judge(config: DomainConfig) -> dict[str, str]:
+  """Which reward model has a share in a domain's rewards."""
+  if config.judge is None:
+    return {}
+  weights = pathlib.Path(config.judge.workdir) / DIRECTORY / "model.safetensors"
+  return {"judge": config.judge.workdir, "judge_sha256": sha256_of(weights)}

@@ -15,14 +15,16 @@ from ptjax.algos.kl import kl_loss
 from ptjax.algos.negatives import drift_mask, sign_weights
 from ptjax.algos.policy_loss import POLICY_LOSSES, SEQUENCE_LOSSES
 from ptjax.algos.value_loss import value_loss
+from ptjax.core.effective_size import EffectiveSize
 from ptjax.core.masked import as_float, fill
 from ptjax.core.metrics import Max, Mean
 from ptjax.experience.packing import Rows
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
 from ptjax.rollout.sampling import SamplingConfig
-from ptjax.train.forward import action_logprobs, action_values
+from ptjax.train.forward import action_logprobs, action_values, routed_logprobs
 from ptjax.train.policy_objective import CLIPS, CorrectionConfig, PolicyObjective
+from ptjax.train.router import Load, RouterConfig, with_router
 
 Array = jax.Array | np.ndarray  # NumPy until it is placed on the mesh
 
@@ -76,6 +78,25 @@ def policy_loss(
   return action_loss(objective, logp_BA, entropy_BA, batch)
 
 
+def routed_policy_loss(
+  params: Params,
+  batch: PolicyBatch,
+  whole: Load,
+  *,
+  model: DecoderConfig,
+  objective: PolicyObjective,
+  sampling: SamplingConfig,
+  constrain: Constrain,
+  router: RouterConfig,
+):
+  """`policy_loss` and the auxiliary losses of the routers; `whole` is of the global batch."""
+  logp_BA, entropy_BA, routed = routed_logprobs(
+    model, params, batch.rows, sampling, chunk=objective.logit_chunk, constrain=constrain
+  )
+  loss, metrics = action_loss(objective, logp_BA, entropy_BA, batch)
+  return with_router(loss, metrics, routed, batch.rows, whole, router)
+
+
 def action_loss(objective: PolicyObjective, logp_BA, entropy_BA, batch: PolicyBatch):
   """sum over actions of weight * (factors * surrogate + kl_coef KL - entropy_coef H), and metrics.
 
@@ -108,6 +129,7 @@ def action_loss(objective: PolicyObjective, logp_BA, entropy_BA, batch: PolicyBa
     "policy/clip_frac_high": Mean.of(aux["clip_high"], mask_BA),
     "mismatch/kl": Mean.of(gap["kl_k3"], mask_BA),
     "mismatch/ratio_max": Max.of(gap["ratio"], mask_BA),
+    "mismatch/ess": EffectiveSize.of(gap["ratio"], mask_BA),
   }
   return loss, metrics | constant_metrics
 
@@ -137,6 +159,7 @@ def _constants(objective: PolicyObjective, now_BA, old_BA, batch: PolicyBatch):
     factors.append(weight_BA)
     metrics["correction/weight_mean"] = Mean.of(weight_BA, mask_BA)
     metrics["correction/dropped_frac"] = Mean.of(weight_BA == 0, mask_BA)
+    metrics["correction/ess"] = EffectiveSize.of(weight_BA, mask_BA)
   if (objective.positive_weight, objective.negative_weight) != (1.0, 1.0):
     signs = objective.positive_weight, objective.negative_weight
     factors.append(sign_weights(batch.advantages_BA, *signs))

@@ -5,9 +5,11 @@ sampled depends on the seed and the task's number alone, so a killed run ends in
 (with `engine.adaptive` off).
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,8 +25,9 @@ from ptjax.rollout.engine import EngineConfig
 from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
 from ptjax.train.experiment import Experiment, ModelConfig, SandboxConfig
+from ptjax.train.manifest import write_run_manifest
 from ptjax.train.rl import sampling_seed
-from ptjax.train.session import Session
+from ptjax.train.session import Session, open_session
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,32 +54,53 @@ class RolloutConfig:
       raise ValueError(f"rollout.group_size {self.group_size} must be >= 1")
 
 
-def session_experiment(
-  rollout: RolloutConfig,
-  *,
-  seed: int,
-  model: ModelConfig,
-  mesh: MeshConfig,
-  rules: Rules,
-  pack: PackConfig,
-) -> Experiment:
+class OnPolicyExperiment(Protocol):
+  """What an experiment on the policy's own answers says of the session that samples them."""
+
+  @property
+  def seed(self) -> int: ...
+  @property
+  def rollout(self) -> RolloutConfig: ...
+  @property
+  def model(self) -> ModelConfig: ...
+  @property
+  def mesh(self) -> MeshConfig: ...
+  @property
+  def rules(self) -> Rules: ...
+  @property
+  def pack(self) -> PackConfig: ...
+
+
+def session_experiment(e: OnPolicyExperiment) -> Experiment:
   """The configuration of the session in which the answers are sampled.
 
   Raises:
     ValueError: lengths that do not fit together, or an unknown domain.
   """
   return Experiment(
-    seed=seed,
-    domains=rollout.domains,
-    model=model,
-    mesh=mesh,
-    rules=rules,
-    policy=rollout.policy,
-    engine=rollout.engine,
-    pack=pack,
-    eval=rollout.eval,
-    sandbox=rollout.sandbox,
+    seed=e.seed,
+    domains=e.rollout.domains,
+    model=e.model,
+    mesh=e.mesh,
+    rules=e.rules,
+    policy=e.rollout.policy,
+    engine=e.rollout.engine,
+    pack=e.pack,
+    eval=e.rollout.eval,
+    sandbox=e.rollout.sandbox,
   )
+
+
+@contextlib.contextmanager
+def sampling_session(e: OnPolicyExperiment, workdir: pathlib.Path) -> Iterator[Session]:
+  """The session in which the answers are sampled; the workdir's manifest says what it is made of.
+
+  Raises:
+    ValueError: as `session_experiment` and `open_session`.
+  """
+  with open_session(session_experiment(e), workdir) as session:
+    write_run_manifest(session, workdir)
+    yield session
 
 
 @dataclasses.dataclass(frozen=True)

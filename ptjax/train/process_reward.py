@@ -26,7 +26,7 @@ from ptjax.models.decoder import Constrain, Params
 from ptjax.rewards.process import process_text
 from ptjax.rewards.reward_model import DIRECTORY, SHARED, RewardModel
 from ptjax.sharding.mesh import make_mesh
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.batch import micro_batches
 from ptjax.train.examples import Shuffled, is_heldout, prompt_key
 from ptjax.train.loading import Loaded, check_rows, load_model, record_model
@@ -39,7 +39,7 @@ from ptjax.train.reward_model import (
   read_state,
   slot_states,
 )
-from ptjax.train.supervised import FitObserver, Problem
+from ptjax.train.supervised import Drive, FitObserver, Problem
 
 
 class StepBatch(NamedTuple):
@@ -113,7 +113,7 @@ def process_problem(
   trunk, start = init_reward_model(loaded, e.reward, len(names), e.seed)
   constrain = loaded.layout.constrain
   loss = functools.partial(step_loss, model=trunk, constrain=constrain)
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(loss, e.optimizer, e.fit.num_steps, adapters.trunk_frozen(start, loaded.lora))
   score = jax.jit(functools.partial(step_scores, model=trunk, constrain=constrain))
 
   def batches(params: Params, items: Sequence[AnnotatedSteps]) -> tuple[list[StepBatch], dict]:
@@ -139,7 +139,7 @@ def process_problem(
     }
     return metrics, [dataclasses.asdict(b) for b in table if b.count]
 
-  def finish(params: Params, workdir: pathlib.Path) -> None:
+  def finish(params: Params, workdir: pathlib.Path) -> str:
     metrics, table = measured(params)
     # The scores are log-odds of being right: nothing has to be subtracted from them.
     offsets = dict.fromkeys(names, 0.0)
@@ -147,21 +147,25 @@ def process_problem(
       trunk, params, loaded.template, names, offsets, e.model.source, loaded.content_hash
     )
     model.save(workdir / DIRECTORY, {"heldout": metrics, "reliability": table})
+    return f"reward model: {workdir / DIRECTORY}"
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jnp.copy, start)),
+    init=lambda: trainer.init(adapters.trunk_trainable(start, trunk, loaded.layout, loaded.lora)),
     source=Shuffled(train, e.seed),
     batches=batches,
     place=loaded.layout.place_rows,
     heldout=lambda params: measured(params)[0],
     identity=trunk.identity()
-    | {"start": loaded.content_hash, "heads": names, "members": e.reward.members, "steps": True},
+    | {"start": loaded.content_hash, "heads": names, "members": e.reward.members, "steps": True}
+    | adapters.record(loaded.lora),
     finish=finish,
   )
 
 
-def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Trains a process reward model, or resumes; leaves it in `<workdir>/reward_model`."""
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
@@ -175,5 +179,4 @@ def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> No
   heldout = [i for i, h in zip(items, held, strict=True) if h]
   observer.on_status(f"{len(train)} answers to train on, {len(heldout)} held out")
   problem = process_problem(loaded, train, heldout, e)
-  supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
-  observer.on_status(f"reward model: {workdir / DIRECTORY}")
+  drive(problem, e.fit, e.checkpoint, workdir, observer)

@@ -24,7 +24,7 @@ from ptjax.models.decoder import Constrain, Params
 from ptjax.rewards.reward_model import DIRECTORY, SHARED, RewardModel, ScoredText, answer_text
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.examples import Shuffled
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_states
@@ -41,7 +41,7 @@ from ptjax.train.pairs import (
   slot_index,
   whole_parts,
 )
-from ptjax.train.supervised import FitConfig, FitObserver, Problem
+from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 # M: members of the ensemble. P: pairs of one micro-batch, padded to the batch size.
 
@@ -110,6 +110,7 @@ class RewardExperiment:
   checkpoint: CheckpointConfig = CheckpointConfig()
 
   def __post_init__(self):
+    self.model.refuse_router()
     if self.steps and (self.reward.label_smoothing or self.reward.members > 1):
       raise ValueError(
         f"reward.label_smoothing {self.reward.label_smoothing} and members {self.reward.members} "
@@ -210,10 +211,11 @@ def init_reward_model(
   params = critic_params(loaded.start, depth)
   key = jax.random.fold_in(jax.random.key(seed), 0x52)
   params["head"] = heads.init_reward_head(key, trunk.d_model, config.members, num_domains)
-  axes = {
-    "trunk": decoder.logical_axes(trunk),
-    "head": {"w": (None, None, "embed"), "b": (None, None)},
-  }
+  head_axes = {"w": (None, None, "embed"), "b": (None, None)}
+  if loaded.lora is not None:  # the trunk is frozen: it stays where the model has put it
+    params["head"] = loaded.layout.place(params["head"], head_axes)
+    return trunk, params
+  axes = {"trunk": decoder.logical_axes(trunk), "head": head_axes}
   return trunk, jax.tree.map(jnp.copy, loaded.layout.place(params, axes))
 
 
@@ -320,7 +322,7 @@ def reward_problem(
   trunk, start = init_reward_model(loaded, e.reward, len(names), e.seed)
   constrain = loaded.layout.constrain
   loss = functools.partial(reward_loss, model=trunk, config=e.reward, constrain=constrain)
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(loss, e.optimizer, e.fit.num_steps, adapters.trunk_frozen(start, loaded.lora))
   place = functools.partial(place_pairs, loaded.layout)
 
   def in_parts(items: Sequence[Ranked]) -> Iterator[tuple[list[Ranked], Packed]]:
@@ -358,28 +360,32 @@ def reward_problem(
       return {}, {}
     return pair_metrics(all_scores(params, held), held_domains, e.reward.bins)
 
-  def finish(params: Params, workdir: pathlib.Path) -> None:
+  def finish(params: Params, workdir: pathlib.Path) -> str:
     metrics, report = measured(params)
     offsets = mean_scores(all_scores(params, ranked), [r.domain for r in ranked], names)
     model = RewardModel(
       trunk, params, loaded.template, names, offsets, e.model.source, loaded.content_hash
     )
     model.save(workdir / DIRECTORY, {"heldout": metrics, **report})
+    return f"reward model: {workdir / DIRECTORY}"
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jnp.copy, start)),
+    init=lambda: trainer.init(adapters.trunk_trainable(start, trunk, loaded.layout, loaded.lora)),
     source=Shuffled(ranked, e.seed),
     batches=batches,
     place=place,
     heldout=lambda params: measured(params)[0],
     identity=trunk.identity()
-    | {"start": loaded.content_hash, "heads": names, "members": e.reward.members},
+    | {"start": loaded.content_hash, "heads": names, "members": e.reward.members}
+    | adapters.record(loaded.lora),
     finish=finish,
   )
 
 
-def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> None:
+def run(
+  e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver, drive: Drive = supervised.run
+) -> None:
   """Trains a reward model, or resumes; leaves it in `<workdir>/reward_model`."""
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
@@ -389,5 +395,4 @@ def run(e: RewardExperiment, workdir: pathlib.Path, observer: FitObserver) -> No
   train, heldout = read_split(e.data, workdir=workdir)
   observer.on_status(f"{len(train)} comparisons to train on, {len(heldout)} held out")
   problem = reward_problem(loaded, train, heldout, e)
-  supervised.run(problem, e.fit, e.checkpoint, workdir, observer)
-  observer.on_status(f"reward model: {workdir / DIRECTORY}")
+  drive(problem, e.fit, e.checkpoint, workdir, observer)

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -15,29 +15,30 @@ from ptjax.data.chat_template import ChatTemplate
 from ptjax.domains.catalog import DOMAINS
 from ptjax.domains.domain import Domain
 from ptjax.envs.environment import Services
+from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.rewards.reward_model import critic_start, load_reward_model
+from ptjax.models.quantize import quantize_blocks, quantized_axes
+from ptjax.rewards.judge import with_judge
+from ptjax.rewards.reward_model import load_reward_model
+from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
+from ptjax.train import adapters
 from ptjax.train.batch import PerAction, packed_micro_batches
-from ptjax.train.experiment import CriticConfig, Experiment
-from ptjax.train.forward import action_logprobs, action_values
-from ptjax.train.loading import check_rows, load_model
-from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
-from ptjax.train.objectives import critic_loss, policy_loss
+from ptjax.train.experiment import Experiment
+from ptjax.train.loading import Loaded, check_rows, load_model
+from ptjax.train.networks import Layout, Trainer, TrainState
+from ptjax.train.programs import (
+  Critic,
+  build_critic,
+  critic_at_start,
+  policy_trainer,
+  score_rows,
+  value_rows,
+)
 from sandbox_runner import Pool, PoolConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class Critic:
-  """The critic's trainer, where it lives, and the shape of its trunk."""
-
-  config: CriticConfig
-  trainer: Trainer
-  layout: Layout
-  model: DecoderConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Session:
     policy: trains the policy.
     policy_layout: where the policy lives.
     critic: the live parts of the critic; None without one.
-    start: the weights that the run starts from, on the mesh; also the reference.
+    start: the weights that the run starts from, on the mesh.
+    reference: what the KL is measured against: `start` itself, or a copy of it in 8 bits.
     runner: the event loop of episodes and sandboxes.
   """
 
@@ -70,56 +72,82 @@ class Session:
   policy_layout: Layout
   critic: Critic | None
   start: Params
+  reference: Params
   runner: asyncio.Runner
 
   def init_policy(self) -> TrainState:
-    """The policy at update 0, on buffers of its own."""
-    return self.policy.init(jax.tree.map(jax.numpy.copy, self.start))
+    """The policy at update 0, on buffers of its own; on those of `start` where it is spare."""
+    return self.policy.init(self.start if self.start_is_spare else self.trainable())
+
+  @property
+  def start_is_spare(self) -> bool:
+    """Whether nothing reads `start` once the networks are made."""
+    critic_shares = self.critic is not None and self.critic.config.lora is not None
+    return self.reference is not self.start and not critic_shares
+
+  def release_start(self) -> None:
+    """Frees `start` where it is spare: a checkpoint has taken its place."""
+    if self.start_is_spare:
+      jax.tree.map(lambda x: x.delete(), self.start)
+
+  def trainable(self) -> Params:
+    """What trains of the policy at update 0: the weights, or adapters on them."""
+    lora = self.experiment.model.lora
+    return adapters.trainable(self.start, self.model, self.policy_layout, lora)
 
   def init_critic(self) -> TrainState | None:
     """The critic at update 0: its trunk starts as the policy's first layers, or all of it as the
     reward model that the configuration names."""
     if self.critic is None:
       return None
-    if self.critic.config.reward_model is None:
-      params = critic_params(self.start, self.critic.model.num_layers)
-    else:
-      params = critic_start(load_reward_model(self.critic.config.reward_model), self.critic.model)
-    placed = self.critic.layout.place(params, critic_axes(self.critic.model))
-    return self.critic.trainer.init(jax.tree.map(jax.numpy.copy, placed))
+    c = self.critic
+    params = critic_at_start(c.config, c.model, c.layout, self.start)
+    return c.trainer.init(adapters.trunk_trainable(params, c.model, c.layout, c.config.lora))
 
-  def logprobs(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
-    """Log-probs of all actions under given policy weights."""
+  def logprobs(
+    self, params: Params, trajectories: list[Trajectory], *, replay: bool = False
+  ) -> PerAction:
+    """Log-probs of all actions under given policy weights, with recorded experts or its own."""
     score = functools.partial(
-      _score,
+      score_rows,
       self.model,
       self.experiment.policy.sampling,
       self.experiment.rl.objective.logit_chunk,
       self.policy_layout,
     )
-    return _score_all(score, params, trajectories, self.experiment.pack, self.policy_layout)
+    pack, layout = self.experiment.pack, self.policy_layout
+    return _score_all(score, params, trajectories, pack, layout, replay=replay)
 
   def values(self, critic: Critic, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """The critic's value of the state before each action."""
-    value = functools.partial(_value, critic.model, critic.layout)
+    value = functools.partial(value_rows, critic.model, critic.layout)
     return _score_all(value, params, trajectories, self.experiment.pack, critic.layout)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _score(model, sampling, chunk, layout: Layout, params, rows):
-  constrain = layout.constrain
-  return action_logprobs(model, params, rows, sampling, chunk=chunk, constrain=constrain)[0]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _value(model, layout: Layout, params, rows):
-  return action_values(model, params, rows, layout.constrain)
-
-
-def _score_all(score, params, trajectories, packing: PackConfig, layout: Layout) -> PerAction:
-  packed, parts = packed_micro_batches(trajectories, packing)
+def _score_all(
+  score, params, trajectories, packing: PackConfig, layout: Layout, *, replay: bool = False
+) -> PerAction:
+  packed, parts = packed_micro_batches(trajectories, packing, replay=replay)
   scores = [score(params, layout.place_rows(rows)) for rows in parts]
   return packed.gather(np.concatenate(jax.device_get(scores)))
+
+
+def build_domains(configs: Sequence[DomainConfig]) -> dict[str, Domain]:
+  """The domains by name, judged by the reward models that the configuration names.
+
+  Raises:
+    ValueError: a workdir without a reward model, or a reward model without the head asked for.
+  """
+  load = functools.cache(load_reward_model)
+
+  def build(config: DomainConfig) -> Domain:
+    domain, judge = DOMAINS[config.name](), config.judge
+    if judge is None:
+      return domain
+    tree = with_judge(domain.rewards, domain.name, load(judge.workdir), judge)
+    return dataclasses.replace(domain, rewards=tree)
+
+  return {config.name: build(config) for config in configs}
 
 
 @contextlib.contextmanager
@@ -134,7 +162,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   mesh = make_mesh(e.mesh)
   check_rows(e.pack, Layout(mesh, e.rules))
   loaded = load_model(e.model, mesh, e.rules)
-  domains = {d.name: DOMAINS[d.name]() for d in e.domains}
+  domains = build_domains(e.domains)
   pool = PoolConfig(
     backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
   )
@@ -147,12 +175,19 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       template=loaded.template,
       domains=domains,
       services=Services(sandbox),
-      engine=Engine(e.engine, loaded.model, loaded.template.tokenizer),
-      policy=_policy_trainer(e, loaded.model, loaded.layout),
+      engine=Engine(
+        e.engine,
+        loaded.model,
+        loaded.template.tokenizer,
+        CachePlacement(mesh, e.rules),
+        record_routes=e.rl.router_replay,
+      ),
+      policy=policy_trainer(e, loaded.model, loaded.layout, loaded.start),
       policy_layout=loaded.layout,
       start=loaded.start,
+      reference=_reference(e, loaded),
       runner=runner,
-      critic=_critic(e, loaded.model, mesh),
+      critic=build_critic(e, loaded.model, mesh, loaded.start),
     )
 
 
@@ -171,31 +206,11 @@ def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Po
     runner.run(pool.__aexit__(None, None, None))
 
 
-def _policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout) -> Trainer:
-  loss = functools.partial(
-    policy_loss,
-    model=model,
-    objective=e.rl.objective,
-    sampling=e.policy.sampling,
-    constrain=layout.constrain,
-  )
-  num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  return Trainer(loss, e.optimizer, num_updates)
-
-
-def _critic(e: Experiment, model: DecoderConfig, mesh: jax.sharding.Mesh) -> Critic | None:
-  if e.critic is None:
-    return None
-  depth = e.critic.num_layers or model.num_layers
-  if depth > model.num_layers:
-    raise ValueError(
-      f"critic.num_layers {depth} exceeds the {model.num_layers} layers of the policy that it "
-      f"starts from"
-    )
-  # Without an output matrix: a scalar head takes its place.
-  trunk = dataclasses.replace(model.first(depth), tie_embeddings=True)
-  layout = Layout(mesh, e.critic.rules)
-  loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
-  num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  trainer = Trainer(loss, e.critic.optimizer, num_updates)
-  return Critic(e.critic, trainer, layout, trunk)
+def _reference(e: Experiment, loaded: Loaded) -> Params:
+  kind = e.rl.reference_weights
+  if kind == "start":
+    return loaded.start
+  quantized = jax.jit(quantize_blocks, static_argnums=1)(loaded.start, kind)
+  placed = loaded.layout.place(quantized, quantized_axes(loaded.model))
+  # What is not quantised may still be the arrays of `start`, which the policy takes over.
+  return jax.tree.map(jax.numpy.copy, placed)

@@ -14,9 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints, check_model
+from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints, check_kind, check_model
 from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize
 from ptjax.models.decoder import Params
+from ptjax.models.matrices import densify
 from ptjax.train.examples import Source
 from ptjax.train.networks import Trainer, TrainState
 from ptjax.train.rl import PreemptionFlag
@@ -60,7 +61,8 @@ class Problem:
     place: puts a micro-batch onto the mesh.
     heldout: `params -> metrics` on the held-out examples.
     identity: what must agree between a checkpoint and the run that goes on from it.
-    finish: called with the trained parameters and the workdir.
+    finish: called with the trained parameters, adapters merged, and the workdir; says what it left
+      there, or "".
   """
 
   trainer: Trainer
@@ -70,7 +72,7 @@ class Problem:
   place: Callable[[Any], Any]
   heldout: Callable[[Params], dict[str, Any]]
   identity: Mapping[str, Any]
-  finish: Callable[[Params, pathlib.Path], None] = lambda params, workdir: None
+  finish: Callable[[Params, pathlib.Path], str] = lambda params, workdir: ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,7 @@ def fit(
   while state.step < config.num_steps:
     start = time.perf_counter()
     examples = state.source.take(config.batch_size)
-    batches, metrics = problem.batches(state.network.params, examples)
+    batches, metrics = problem.batches(problem.trainer.network(state.network.params), examples)
     prepared = time.perf_counter()
     tokens = sum(int((batch.rows.segment_ids_BT > 0).sum()) for batch in batches)
     network = state.network
@@ -163,9 +165,42 @@ def run(
     state = fit(problem, state, config, on_step)
     heldout.measure("after", state.step - 1, state)
     checkpoints.wait()
-    problem.finish(state.network.params, workdir)
+    if left := problem.finish(densify(problem.trainer.network(state.network.params)), workdir):
+      observer.on_status(left)
     observer.on_status(f"checkpoint: {checkpoints.path(state.step)}")
     return state.network
+
+
+def evaluate(
+  problem: Problem,
+  config: FitConfig,
+  saving: CheckpointConfig,
+  workdir: pathlib.Path,
+  observer: FitObserver,
+) -> dict[str, float | None]:
+  """Measures the newest checkpoint, or the start, on the held-out examples; writes nothing.
+
+  A `Drive` as `run`.
+
+  Raises:
+    ValueError: a checkpoint that cannot be used.
+  """
+  del config
+  with contextlib.closing(Checkpoints(workdir, saving)) as checkpoints:
+    state = _restore(problem, checkpoints, observer)
+  result = _measured(problem, state.network.params)
+  observer.on_heldout(f"step {state.step}", result)
+  return result
+
+
+def _measured(problem: Problem, params: Params) -> dict[str, float | None]:
+  """Held-out results; None where there is no number."""
+  result = summarize(problem.heldout(problem.trainer.network(params)))
+  return {k: v if np.isfinite(v) else None for k, v in result.items()}
+
+
+Drive = Callable[[Problem, FitConfig, CheckpointConfig, pathlib.Path, FitObserver], Any]
+"""What is done with a problem: `run` or `evaluate`."""
 
 
 class _Heldout:
@@ -180,8 +215,7 @@ class _Heldout:
     if when in self._done:
       return
     self._observer.on_status(f"held-out examples, {when}")
-    result = summarize(self._problem.heldout(state.network.params))
-    finite = {k: v if np.isfinite(v) else None for k, v in result.items()}
+    finite = _measured(self._problem, state.network.params)
     append_jsonl(self._path, [{"when": when, "step": step, **finite}])
     self._observer.on_heldout(when, finite)
 
@@ -197,6 +231,7 @@ def _restore(problem: Problem, checkpoints: Checkpoints, observer: FitObserver) 
   if step is None:
     return FitState(0, network, problem.source)
   meta = checkpoints.meta(step)
+  check_kind(meta, "data", checkpoints.path(step))
   # Through JSON, as the record went: a tuple came back as a list.
   identity = json.loads(json.dumps(problem.identity))
   check_model(meta["model"], identity, checkpoints.path(step))

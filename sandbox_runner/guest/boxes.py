@@ -41,6 +41,7 @@ from sandbox_runner.guest.kernel import (
   last_number,
   libc,
   mount,
+  next_number,
   patiently,
   remove_ipc_objects,
   write_text,
@@ -48,7 +49,7 @@ from sandbox_runner.guest.kernel import (
 
 WRITABLE = ("/work", "/tmp", "/dev/shm")
 FIRST_IN_BOX = 2  # the number of the main process; the first is the box's own
-ANSWER_S = 0.1
+ANSWER_S = 1.0
 END_ORDER, DONE = b"end", b"done"  # to and from the first process of a box
 
 
@@ -71,7 +72,7 @@ class NamespaceBox:
         check(libc.setns(predecessor.spaces[1], CLONE_NEWNS), "setns mounts")
       check(libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID), "unshare")
       if predecessor:
-        check(libc.umount2(b"/proc", MNT_DETACH), "umount /proc")
+        self._drop_proc()
       else:
         self._mount_writable()
       on_child = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -87,6 +88,11 @@ class NamespaceBox:
       self.work = os.open("/work", os.O_RDONLY | os.O_DIRECTORY)
     for fd in (answer_end, asked_end):
       os.close(fd)
+
+  def _drop_proc(self):
+    """The predecessor's, if one of its processes came so far as to mount it."""
+    if os.stat("/proc").st_dev != self.outer_proc:
+      check(libc.umount2(b"/proc", MNT_DETACH), "umount /proc")
 
   @contextlib.contextmanager
   def _away(self):
@@ -138,7 +144,7 @@ class NamespaceBox:
 
   @staticmethod
   def _size(disk_mb):
-    return f"size={disk_mb}m,nr_inodes={1024 + 256 * disk_mb},mode=0755"
+    return f"size={disk_mb}m,nr_inodes={inodes(disk_mb)},mode=0755"
 
   def fork(self):
     """A fork of this process inside the box. Raises OSError."""
@@ -159,6 +165,12 @@ class NamespaceBox:
       write_text("/proc/self/setgroups", "deny")
       write_text("/proc/self/uid_map", f"{TASK_ID} 0 1")
       write_text("/proc/self/gid_map", f"{TASK_ID} 0 1")
+
+  def holds_too_much(self, disk_mb):
+    """True if what earlier steps have left is more than a file system of this size."""
+    used = os.fstatvfs(self.work)
+    files = used.f_files - used.f_ffree
+    return bytes_used(self.work) > disk_mb << 20 or files > inodes(disk_mb)
 
   def resize(self, disk_mb):
     """Gives the file system the size that a task has asked for. Returns why it could not."""
@@ -241,13 +253,17 @@ class WipeBox:
   def enter(self):
     """It is there already."""
 
+  def holds_too_much(self, disk_mb):
+    """True if what earlier steps have left is more than this."""
+    return sum(map(bytes_used, WRITABLE)) > disk_mb << 20
+
   def resize(self, disk_mb):
     """The disk limit is that of the sandbox's own mounts."""
     return ""
 
   def overrun(self, task):
     """The limit that the sandbox as a whole is over, though each of its mounts may have room."""
-    if sum(map(bytes_used, WRITABLE)) > task["disk_mb"] << 20:
+    if self.holds_too_much(task["disk_mb"]):
       return "disk"
     if self.counts_tasks and count_tasks() - 1 > task["pids"]:  # without this process
       return "pids"
@@ -272,9 +288,9 @@ class WipeBox:
           pass
       except (ChildProcessError, ProcessLookupError):
         break
-    last = int(last_number())
-    if not last or has_ipc_objects():
-      last = remove_ipc_objects() - 1
+    last = int(last_number()) or next_number() - 1
+    if has_ipc_objects():
+      remove_ipc_objects()
     return last - main + 1 if last >= main else None  # the numbers have started anew
 
   def forget(self, keep):
@@ -287,6 +303,11 @@ class WipeBox:
 
   def replace(self, keep):
     return self
+
+
+def inodes(disk_mb):
+  """How many files a box of this size may have."""
+  return 1024 + 256 * disk_mb
 
 
 def empty(directory):

@@ -121,13 +121,16 @@ class Supervisor:
     at = sum(size for *_, size in task["files"] + (task["entries"] or []))
     files, stdin = memoryview(blob)[:at], memoryview(blob)[at:]
     started = time.monotonic()
-    refused = self.box.resize(task["disk_mb"])
+    too_full = self.inherits and self.box.holds_too_much(task["disk_mb"])
+    refused = "" if too_full else self.box.resize(task["disk_mb"])
     if task["terminal"]:
       watch, descriptors = self.watch_terminal(newborn, task)
     else:
       stdin_fd, *outputs = newborn.streams
       watch, descriptors = Watch(self, newborn, newborn.pid, stdin_fd, outputs, stdin, task), []
-    if refused:
+    if too_full:
+      watch.why = "disk"
+    if too_full or refused:
       newborn.dismiss()
     else:
       newborn.give(header, files, descriptors, task["wall_s"])

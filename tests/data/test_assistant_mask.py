@@ -196,7 +196,7 @@ def test_ambiguous_masks_are_refused(source, messages, message):
 
 def test_other_refusals():
   dated = dataclasses.replace(stock("llama3_2"), today=None)
-  with pytest.raises(ValueError, match=r"set ChatTemplate\.today"):
+  with pytest.raises(ValueError, match=r"set model\.today"):
     encode_conversation(dated, CHAT)
   with pytest.raises(ValueError, match="last message is of role 'user'"):
     encode_conversation(stock("qwen2_5"), CHAT[:3], last_turn_only=True)

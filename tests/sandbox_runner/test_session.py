@@ -167,6 +167,20 @@ def test_a_session_has_its_sandbox_to_itself_and_leaves_nothing(driver: Driver):
   driver.run(go())
 
 
+def test_a_disk_smaller_than_what_is_there(driver: Driver):
+  if driver.pool.backend.name != "bwrap":
+    pytest.skip("the disk of a container is fixed when it is made")
+
+  async def steps(session: Session):
+    await bash(session, "head -c 3000000 /dev/zero >f; for i in {1..2000}; do >$i; done")
+    for disk_mb in (2, 3):  # too few bytes, too few files
+      small = await session.exec(("touch", "g"), limits=Limits(disk_mb=disk_mb))
+      assert (small.outcome, small.detail) == (Outcome.disk_limit, "")
+    assert await bash(session, "ls | wc -l") == b"2001\n"
+
+  in_session(driver, steps)
+
+
 def test_limits_of_a_step(driver: Driver):
   async def steps(session: Session):
     result = await session.exec(("sleep", "60"), limits=Limits(wall_s=0.5))

@@ -126,6 +126,7 @@ def test_the_correction_acts_once_and_is_measured(everything):
   for record in records:
     if "correction/weight_mean" in record:
       assert record["correction/weight_mean"] == pytest.approx(1, abs=1e-3)
+      assert record["correction/ess"] == pytest.approx(1, abs=1e-3)
       assert record["correction/dropped_frac"] == record["policy/negative_drift_frac"] == 0
       assert record["policy/ratio_mean"] == 1.0
 

@@ -58,6 +58,7 @@ def test_the_sampler_agrees_with_the_trainer_at_every_step(records):
     if "mismatch/kl" in record:
       assert record["mismatch/kl"] < 1e-6
       assert record["mismatch/ratio_max"] < 1.01
+      assert record["mismatch/ess"] == pytest.approx(1, abs=1e-5)
 
 
 def test_the_record_counts_what_was_played(records):

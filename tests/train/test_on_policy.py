@@ -49,16 +49,8 @@ def session(rollout, tiny_source, tmp_path_factory):
     from ptjax.domains.catalog import DOMAINS
 
     patch.setitem(DOMAINS, "toy", toy_domain)
-    e = BestOfNExperiment()
-    sampling = session_experiment(
-      rollout,
-      seed=0,
-      model=ModelConfig(str(tiny_source)),
-      mesh=e.mesh,
-      rules=e.rules,
-      pack=PACK,
-    )
-    with session_on(1, sampling, tmp_path_factory.mktemp("session")) as session:
+    e = BestOfNExperiment(rollout=rollout, model=ModelConfig(str(tiny_source)), pack=PACK)
+    with session_on(1, session_experiment(e), tmp_path_factory.mktemp("session")) as session:
       yield session
 
 

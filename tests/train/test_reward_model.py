@@ -8,13 +8,24 @@ import jax
 import numpy as np
 import pytest
 from fit_toys import annotated, load_toy, write_jsonl
-from train_toys import assert_trees_close, critic_experiment, gradient, session_on, toy_trajectories
+from train_toys import (
+  assert_trees_close,
+  critic_experiment,
+  gradient,
+  session_on,
+  toy_experiment,
+  toy_trajectories,
+)
 
+from ptjax.core.config import from_json, to_json
 from ptjax.core.metrics import read_jsonl
+from ptjax.domains.domain import grade_response
 from ptjax.envs.environment import Services, Task
+from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.rewards import tree
 from ptjax.rewards.failures import Unscorable
+from ptjax.rewards.judge import JudgeConfig
 from ptjax.rewards.process import aggregate, process_leaf, process_text, split_steps, step_ends
 from ptjax.rewards.reward_model import (
   Batcher,
@@ -26,7 +37,8 @@ from ptjax.rewards.reward_model import (
   reward_model_leaf,
 )
 from ptjax.train import supervised
-from ptjax.train.experiment import ModelConfig
+from ptjax.train.experiment import Experiment, ModelConfig
+from ptjax.train.manifest import write_run_manifest
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.pairs import PairsConfig, common_prefix, read_split, whole_parts
 from ptjax.train.reward_model import (
@@ -291,6 +303,59 @@ def test_the_critic_starts_as_the_reward_model(model, trained, tied_source, tmp_
   with session_on(1, dataclasses.replace(e, critic=deeper), tmp_path) as session:
     with pytest.raises(ValueError, match=r"num_layers 1 there, 2 here.*set critic\.num_layers"):
       session.init_critic()
+
+
+def judged_session(source, workdir, **judge):
+  domain = DomainConfig("toy", judge=JudgeConfig(str(workdir), **judge))
+  return toy_experiment(source, domains=(domain,))
+
+
+@pytest.mark.usefixtures("toy_in_catalog")
+def test_the_configuration_makes_a_reward_model_judge_a_domain(
+  model, trained, tied_source, tmp_path
+):
+  """Reward: 3/4 the share of sevens, 1/4 the taste of the head `left`."""
+  e = judged_session(tied_source, trained[0], weight=0.25, head="left")
+  with session_on(1, e, tmp_path) as session:
+    assert from_json(Experiment, to_json(e)) == e
+    write_run_manifest(session, tmp_path)
+    domain, toy = session.domains["toy"], task("toy")
+    answers = {text: session.runner.run(grade_response(domain, toy, text, Services()))
+               for text in ("aa77", "7")}  # fmt: skip
+  for text, got in answers.items():
+    own = text.count("7") / len(text)
+    read = answer_text(model.template, toy.messages, text, "left")
+    taste = 1 / (1 + np.exp(model.offsets["left"] - model.scores([read])[0].mean()))
+    assert got.rewards["share"] == own
+    assert got.rewards["preference"] == pytest.approx(taste, rel=1e-5)
+    assert got.rewards[""] == pytest.approx(0.75 * own + 0.25 * taste, rel=1e-5)
+  assert [got.passed for got in answers.values()] == [False, True], "the verdict is the domain's"
+  (record,) = json.loads((tmp_path / "manifest.json").read_text())["domains"]
+  assert record["judge"] == str(trained[0])
+
+
+@pytest.mark.usefixtures("toy_in_catalog")
+def test_a_judge_of_steps(model, trained, tied_source, tmp_path):
+  e = judged_session(tied_source, trained[0], weight=1.0, head="right", steps="min")
+  with session_on(1, e, tmp_path) as session:
+    domain = session.domains["toy"]
+    got = session.runner.run(grade_response(domain, task("toy"), "aa\nzz", Services()))
+  leaf = process_leaf(model, how="min")
+  assert got.rewards[""] == pytest.approx(evaluate(leaf, "aa\nzz", "right").rewards["process"])
+
+
+@pytest.mark.usefixtures("toy_in_catalog")
+def test_a_judge_that_cannot_judge_is_refused_at_the_start(trained, tied_source, tmp_path):
+  with pytest.raises(ValueError, match=r"no head for domain 'toy', only left, right"):
+    with session_on(1, judged_session(tied_source, trained[0]), tmp_path):
+      pass
+  with pytest.raises(ValueError, match=r"judge\.weight 1\.5 must be in \(0, 1\]"):
+    JudgeConfig("w", weight=1.5)
+  with pytest.raises(ValueError, match=r"judge\.coefficient 2\.0 is not read where steps"):
+    JudgeConfig("w", coefficient=2.0, steps="min")
+  leaf = tree.Leaf("share", lambda *_: 1.0)
+  with pytest.raises(ValueError, match="root share of the reward tree is a leaf"):
+    tree.with_child(tree.RewardTree(leaf), leaf, 0.5)
 
 
 def test_a_workdir_without_a_reward_model(tmp_path):

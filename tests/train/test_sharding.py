@@ -25,7 +25,12 @@ from ptjax.train.experiment import CriticConfig
 from ptjax.train.networks import Trainer, critic_axes, critic_params
 from ptjax.train.objectives import critic_loss
 
-MESHES = {"data2_fsdp2_tensor2": {"data": 2, "fsdp": 2, "tensor": 2}, "fsdp8": {"fsdp": 8}}
+MESHES = {
+  "data2_fsdp2_tensor2": {"data": 2, "fsdp": 2, "tensor": 2},
+  "fsdp8": {"fsdp": 8},
+  "fsdp2_context2_tensor2": {"fsdp": 2, "context": 2, "tensor": 2},
+  "data2_context4": {"data": 2, "fsdp": 1, "context": 4},
+}
 TOLERANCE = 1e-5
 
 
@@ -80,19 +85,26 @@ def assert_same_update(actual, expected):
 
 @pytest.mark.parametrize(
   ("mesh", "merge_rows"),
-  [("data2_fsdp2_tensor2", False), ("data2_fsdp2_tensor2", True), ("fsdp8", True)],
+  [
+    ("data2_fsdp2_tensor2", False),
+    ("data2_fsdp2_tensor2", True),
+    ("fsdp8", True),
+    ("fsdp2_context2_tensor2", False),
+    ("data2_context4", False),
+  ],
 )
 def test_policy_update(session, batch, unsharded_policy, mesh, merge_rows):
   sharded = policy_update(session, batch, mesh_layout(8, **MESHES[mesh]), merge_rows)
   assert_same_update(sharded, unsharded_policy)
-  table = sharded[2]["embed"]["table"]
-  assert not table.sharding.is_fully_replicated
+  if mesh != "data2_context4":  # which copies parameters
+    assert not sharded[2]["embed"]["table"].sharding.is_fully_replicated
 
 
 def critic_update(session, batch, layout):
   e = session.experiment
   # A trunk has no output matrix, as if the embeddings were tied.
-  model = dataclasses.replace(session.model, num_layers=1, tie_embeddings=True)
+  whole = layout.mesh.shape["context"] == 1
+  model = dataclasses.replace(session.model, num_layers=1, tie_embeddings=True, merge_rows=whole)
   batches = value_batches(batch, e.rl, e.pack, e.policy.max_new_tokens)
   loss = functools.partial(
     critic_loss, model=model, clip=CriticConfig().clip, constrain=layout.constrain

@@ -1,0 +1,69 @@
+"""Programs compiled for TPUs that this machine does not have: what they take, by their compiler.
+
+Needs libtpu (`pip install libtpu`, the version that JAX names in its extra `tpu`). Import it before
+JAX is used: it sets the variables that let a machine without a TPU load libtpu.
+"""
+
+import os
+import re
+import time
+
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ptjax.sharding.mesh import MeshConfig, make_mesh
+
+GIB = 2**30
+
+
+def mesh_of(topology: str, **sizes: int) -> Mesh:
+  """A mesh over the devices of a topology such as v5p:4x4x4, `fsdp` taking none by default."""
+  found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+  return make_mesh(MeshConfig(**{"fsdp": 1} | sizes), list(found.devices))
+
+
+def shaped(mesh: Mesh, shape: tuple[int, ...], dtype, *axes) -> jax.ShapeDtypeStruct:
+  """An array that nobody allocates, cut along the named mesh axes."""
+  sharding = NamedSharding(mesh, PartitionSpec(*axes))
+  return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def compiled(function, *arguments) -> dict[str, object]:
+  """What the compiler says of a jitted function: GiB of a device, collectives, seconds."""
+  start = time.perf_counter()
+  lowered = function.lower(*arguments)
+  traced = time.perf_counter()
+  try:
+    program = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    used = re.search(r"Used ([\d.]+\w) of ([\d.]+\w) hbm", str(error))
+    return {"fits": False, "used": used.group(1) if used else "?", "trace_s": traced - start}
+  memory, text = program.memory_analysis(), program.as_text()
+  return {
+    "fits": True,
+    "peak": memory.peak_memory_in_bytes / GIB,
+    "arguments": memory.argument_size_in_bytes / GIB,
+    "outputs": memory.output_size_in_bytes / GIB,
+    "temporary": memory.temp_size_in_bytes / GIB,
+    "trace_s": traced - start,
+    "compile_s": time.perf_counter() - traced,
+    "text": text,
+  }
+
+
+def collectives(text: str) -> dict[str, int]:
+  """How many of each collective the program has, asynchronous ones counted at their start."""
+  kinds = "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"
+  found = {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
+  return {kind: number for kind, number in found.items() if number}
+
+
+__all__ = ["GIB", "collectives", "compiled", "mesh_of", "np", "shaped"]
