@@ -64,13 +64,15 @@ def scale_by_adam8(b1: float, b2: float, eps: float) -> optax.GradientTransforma
       lambda m, r: (m / (1 - b1**count)) / (r / root_correction + eps), first, root
     )
     mean_keys, root_keys = keys_like(first, 2 * count), keys_like(root, 2 * count + 1)
-    stored = *_narrowed(first, mean_keys), *_narrowed(root, root_keys)
+    stored = *_narrowed(first, mean_keys, 0.0), *_narrowed(root, root_keys, _SMALLEST)
     return step, Adam8State(count, *stored)
 
   return optax.GradientTransformation(init, update)
 
 
-def _narrowed(tree, keys) -> tuple[Any, Any]:
+def _narrowed(tree, keys, least: float) -> tuple[Any, Any]:
+  """(float8, scales); what is above 0 becomes at least `least` before it is scaled back."""
+
   def scale(x):
     if not x.ndim:
       return jnp.ones_like(x)
@@ -80,7 +82,7 @@ def _narrowed(tree, keys) -> tuple[Any, Any]:
     if not x.ndim:
       return x
     scaled = jnp.clip(x / scale, -_LARGEST, _LARGEST)
-    scaled = jnp.where(x > 0, jnp.maximum(scaled, _SMALLEST), scaled)
+    scaled = jnp.where(x > 0, jnp.maximum(scaled, least), scaled)
     return stochastic(scaled, _DTYPE, key)
 
   scales = jax.tree.map(scale, tree)

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
 from ptjax.sharding.mesh import AXES, MeshConfig, make_mesh
-from ptjax.sharding.rules import Rules, constrainer, tree_shardings
+from ptjax.sharding.rules import Constrainer, Rules, tree_shardings
 from ptjax.train.networks import Layout
 
 TINY = DecoderConfig(
@@ -94,7 +94,7 @@ def test_unknown_logical_axes_are_refused():
 def test_unknown_mesh_axes_are_refused(mesh):
   for use in (
     lambda rules: rules.sharding(mesh, ("ff",), (48,)),
-    lambda rules: constrainer(rules, mesh)(np.zeros(48), ("ff",)),
+    lambda rules: Constrainer(rules, mesh)(np.zeros(48), ("ff",)),
   ):
     with pytest.raises(ValueError, match="tensr"):
       use(Rules(ff=("tensr",)))
@@ -134,7 +134,7 @@ def test_rows_on_the_mesh(mesh):
 
 
 def test_constrained_activations(mesh):
-  constrain = constrainer(Rules(), mesh)
+  constrain = Constrainer(Rules(), mesh)
   made = jax.jit(lambda x: constrain(x + 1, ("batch", "length", None)))(np.zeros((8, 4, 2)))
   assert made.sharding.shard_shape(made.shape) == (2, 4, 2)
   np.testing.assert_array_equal(made, 1)

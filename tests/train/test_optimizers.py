@@ -14,11 +14,11 @@ from ptjax.train.rounding import stochastic
 
 INPUTS, OUTPUTS, STEPS = 64, 32, 150
 AXES = {"w": ("embed", "ff"), "bias": {"scale": ("ff",)}}
-BASE = OptimizerConfig(learning_rate=2e-2, schedule="linear", max_grad_norm=1e9)
+BASE = OptimizerConfig(learning_rate=0.1, schedule="linear", max_grad_norm=1e9)
 CONFIGS = {
   "adamw": BASE,
   "adamw8": dataclasses.replace(BASE, kind="adamw8"),
-  "lion": dataclasses.replace(BASE, kind="lion", learning_rate=5e-3),
+  "lion": dataclasses.replace(BASE, kind="lion", learning_rate=0.05),
   "master": dataclasses.replace(BASE, narrow="master"),
   "stochastic": dataclasses.replace(BASE, narrow="stochastic"),
   "master8": dataclasses.replace(BASE, kind="adamw8", narrow="master"),
@@ -86,14 +86,18 @@ def test_plain_rounding_of_narrow_parameters_is_refused():
 def test_updates_below_half_a_step_are_not_lost(name):
   """A hundred steps of 1e-4 from 1, where bfloat16 has steps of 2^-8 below: nearest stays at 1."""
   config = OptimizerConfig(learning_rate=1e-4, narrow=CONFIGS[name].narrow, max_grad_norm=1e9)
-  down = lambda params, _: (sum(jnp.sum(x) for x in jax.tree.leaves(params)).astype(float), {})  # noqa: E731
+
+  def down(params, batch):
+    del batch
+    return sum(jnp.sum(x.astype(jnp.float32)) for x in jax.tree.leaves(params)), {}
+
   trainer, layout = Trainer(down, config, 100), mesh_layout(1)
   params = {"w": jnp.ones((64, 64), jnp.bfloat16), "bias": {"scale": jnp.ones(64, jnp.bfloat16)}}
   state = trainer.init(layout.place(params, AXES))
   for _ in range(100):
     state, _ = trainer.update(state, [np.zeros(1)])
   mean = float(np.mean(np.asarray(state.params["w"], np.float32)))
-  assert abs(mean - 0.99) < (2**-8 if name == "master" else 2e-4)
+  assert abs(mean - 0.99) < (2**-8 if name == "master" else 5e-4)
   assert jnp.bfloat16(1.0) - jnp.bfloat16(1e-4) == 1.0
 
 
