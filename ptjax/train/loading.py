@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import pathlib
+from typing import Literal
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -69,7 +70,7 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   return Loaded(model, pretrained.content_hash, template, layout, start, config.lora)
 
 
-def _quantised(lora: LoraConfig | None) -> str | None:
+def _quantised(lora: LoraConfig | None) -> Literal["int8", "fp8"] | None:
   """The type that a base of adapters is quantised to."""
   return None if lora is None or lora.base == "float32" else lora.base
 
