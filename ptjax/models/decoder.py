@@ -24,7 +24,7 @@ from ptjax.models.experts import ALONE, Experts, Told
 from ptjax.models.feedforward import GatedMlp
 from ptjax.models.latent import LatentAttention
 from ptjax.models.layers import Rotation, norm, param, rotations
-from ptjax.sharding.rules import Constrainer
+from ptjax.sharding.rules import BATCH_BESIDE_EMBED, Constrainer
 
 Params = dict[str, Any]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
@@ -242,7 +242,11 @@ class Decoder(nnx.Module):
       )
       return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 
-    x = constrain(self.embed_tokens(packed.tokens_BT.reshape(lead)), (*axes, None))
+    # Each device looks up its part of the width, for all rows that share the table's parts; then
+    # rows are exchanged for widths. Left to itself, the compiler gathers whole activations.
+    split = (BATCH_BESIDE_EMBED, *axes[1:])
+    tokens = constrain(packed.tokens_BT.reshape(lead), split)
+    x = constrain(constrain(self.embed_tokens(tokens), (*split, "embed")), (*axes, None))
     knows_padding = keep_routing or c.capacity_factor is not None
     valid_T = (packed.segment_ids_BT > 0).reshape(-1) if knows_padding else None
     kept, routed, first = [], None, 0

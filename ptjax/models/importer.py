@@ -2,7 +2,8 @@
 
 Both readers (`gguf.py`, `huggingface.py`) stream tensors under Hugging Face's names;
 `weight_map.py` alone knows where each of them lies in the tree. Stacked arrays are allocated
-once and filled layer by layer, so that peak host memory is the weights plus one tensor.
+once and filled layer by layer: `load_pretrained` holds the weights plus one tensor on the host,
+`load_sharded` (see `placement.py`) one tensor besides this host's share of the sharded arrays.
 """
 
 import dataclasses
@@ -13,10 +14,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from ptjax.models import families, gguf, huggingface, weight_map
+from ptjax.models import decoder, families, gguf, huggingface, placement, weight_map
 from ptjax.models.config import DecoderConfig
+from ptjax.sharding.rules import Rules, tree_shardings
 
 _PACKAGE = "package:"
 _HASHED_JSON = (
@@ -27,11 +31,11 @@ _HASHED_JSON = (
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-  """A pretrained model on the host.
+  """A pretrained model, on the host or on a mesh.
 
   Attributes:
     config: shape of the decoder.
-    params: nested dict of numpy arrays, the tree that `ptjax.models.decoder.bind` takes.
+    params: nested dict of arrays, the tree that `ptjax.models.decoder.bind` takes.
     tokenizer_source: what `ptjax.data.tokenizer.load_tokenizer` takes.
     content_hash: sha256, hexadecimal, of the file or the files; for the run manifest.
   """
@@ -83,7 +87,6 @@ def check_tensors(
 def assemble(
   config: DecoderConfig,
   tensors: Iterable[tuple[str, np.ndarray]],
-  source: pathlib.Path,
   dtype: np.typing.DTypeLike = np.float32,
 ) -> dict[str, Any]:
   """Fills the parameter tree from (Hugging Face name, array) pairs, checked beforehand.
@@ -96,11 +99,7 @@ def assemble(
   Args:
     config: the shapes.
     tensors: all that `check_tensors` asks for, in any order; only one is held at a time.
-    source: named in errors.
     dtype: of every leaf.
-
-  Raises:
-    ValueError: embeddings are tied and the file holds another output matrix.
   """
   params: dict[str, Any] = {}
   targets: dict[str, list[tuple[weight_map.Slot, np.ndarray]]] = {}
@@ -113,19 +112,28 @@ def assemble(
     leaf = node[slot.path[-1]][slot.index]
     targets.setdefault(name, []).append((slot, leaf))
 
-  repeated_table = None
   for name, weight in tensors:
     for slot, leaf in targets.get(name, ()):
       leaf[...] = slot.view(weight)
-    if name == "lm_head.weight" and name not in targets:
-      repeated_table = weight.astype(dtype)
-  table = params["embed"]["table"]
-  if repeated_table is not None and not np.array_equal(repeated_table, table):
+  return params
+
+
+def _check_tied(config: DecoderConfig, directory: pathlib.Path) -> None:
+  """Raises ValueError where embeddings are tied and the files hold another output matrix."""
+  if not config.tie_embeddings:
+    return
+  names = "model.embed_tokens.weight", "lm_head.weight"
+  both = [w for n, w in huggingface.map_tensors(directory) if n in names]
+
+  def equal(first: int) -> bool:
+    table, head = (w[first : first + 4096].astype(np.float32) for w in both)
+    return np.array_equal(table, head)
+
+  if len(both) == 2 and not all(map(equal, range(0, len(both[0]), 4096))):
     raise ValueError(
-      f"{source}: embeddings are tied but 'lm_head.weight' differs from the embedding; "
+      f"{directory}: embeddings are tied but 'lm_head.weight' differs from the embedding; "
       "set tie_word_embeddings to false"
     )
-  return params
 
 
 def resolve_source(source: str) -> pathlib.Path:
@@ -170,8 +178,32 @@ def content_hash(path: pathlib.Path) -> str:
   return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+  """A source whose tensor table fits its config; no weight is read yet."""
+
+  path: pathlib.Path
+  config: DecoderConfig
+  tensors: Iterable[tuple[str, np.ndarray]]
+
+
+def _open(source: str) -> _Opened:
+  path = resolve_source(source)
+  if path.is_dir():
+    config = families.decoder_config(path)
+    shapes, tensors = huggingface.tensor_shapes(path), huggingface.map_tensors(path)
+  else:
+    header = gguf.read_header(path)
+    config = gguf.decoder_config(header)
+    shapes, tensors = gguf.tensor_shapes(header), gguf.stream_tensors(header, config)
+  check_tensors(config, shapes, path)
+  if path.is_dir():
+    _check_tied(config, path)
+  return _Opened(path, config, tensors)
+
+
 def load_pretrained(source: str, dtype: np.typing.DTypeLike = np.float32) -> Pretrained:
-  """Loads config and weights from a GGUF file or a Hugging Face directory.
+  """Loads config and weights from a GGUF file or a Hugging Face directory, on the host.
 
   Args:
     source: see `resolve_source`.
@@ -181,13 +213,25 @@ def load_pretrained(source: str, dtype: np.typing.DTypeLike = np.float32) -> Pre
     ValueError: the source is missing, damaged, incomplete or of an unsupported architecture;
       one line that names the file, the tensor or key, and the fix.
   """
-  path = resolve_source(source)
-  if path.is_dir():
-    config = families.decoder_config(path)
-    shapes, tensors = huggingface.tensor_shapes(path), huggingface.stream_tensors(path)
-  else:
-    header = gguf.read_header(path)
-    config = gguf.decoder_config(header)
-    shapes, tensors = gguf.tensor_shapes(header), gguf.stream_tensors(header, config)
-  check_tensors(config, shapes, path)
-  return Pretrained(config, assemble(config, tensors, path, dtype), path, content_hash(path))
+  opened = _open(source)
+  params = assemble(opened.config, opened.tensors, dtype)
+  return Pretrained(opened.config, params, opened.path, content_hash(opened.path))
+
+
+def load_sharded(
+  source: str, mesh: Mesh, rules: Rules, dtype: np.typing.DTypeLike = np.float32
+) -> Pretrained:
+  """`load_pretrained` straight onto a mesh, tensor by tensor.
+
+  Each process reads what its own devices hold. On its host, at most one tensor and the pages of
+  one file exist besides the arrays themselves.
+
+  Raises:
+    ValueError: as `load_pretrained`, or a shape that does not divide over the mesh.
+  """
+  opened = _open(source)
+  config = opened.config
+  shapes = jax.eval_shape(lambda key: decoder.init_params(config, key), jax.random.key(0))
+  shardings = tree_shardings(rules, mesh, decoder.logical_axes(config), shapes)
+  params = placement.place_tensors(config, opened.tensors, shardings, dtype)
+  return Pretrained(config, params, opened.path, content_hash(opened.path))

@@ -8,6 +8,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 MeshAxes = tuple[str, ...]
 
+BATCH_BESIDE_EMBED = "batch_beside_embed"
+"""Rows of an activation whose width is still split like the parameters'."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
@@ -68,6 +71,8 @@ class Rules:
     return PartitionSpec(*(part if part else None for part in parts))
 
   def _mesh_axes(self, axis: str) -> MeshAxes:
+    if axis == BATCH_BESIDE_EMBED:
+      return tuple(name for name in self.batch if name not in self.embed)
     if axis not in {field.name for field in dataclasses.fields(self)}:
       raise ValueError(f"no sharding rule for the logical axis {axis!r}; add one to Rules")
     return getattr(self, axis)

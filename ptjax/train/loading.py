@@ -3,17 +3,18 @@
 import dataclasses
 import datetime
 import pathlib
+from typing import Literal
 
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.data.provenance import write_manifest
 from ptjax.data.tokenizer import load_tokenizer
 from ptjax.experience.packing import PackConfig
-from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
-from ptjax.models.importer import load_pretrained
+from ptjax.models.importer import load_pretrained, load_sharded
 from ptjax.models.lora import LoraConfig
 from ptjax.models.quantize import quantize_blocks, quantized_axes
 from ptjax.sharding.mesh import on_cpu
@@ -54,16 +55,24 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   Raises:
     ValueError: weights that cannot be read, shapes that do not fit the mesh, no chat template.
   """
-  pretrained = load_pretrained(config.source)
+  dtype, quantised = jnp.dtype(config.param_dtype), _quantised(config.lora)
+  if quantised:  # from the host, where the weights are made smaller
+    pretrained = load_pretrained(config.source, dtype)
+  else:
+    pretrained = load_sharded(config.source, mesh, rules, dtype)
   model = computed_on(pretrained.config, config, mesh, rules)
   today = datetime.datetime.fromisoformat(config.today) if config.today else None
   template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source), today)
   layout = Layout(mesh, rules)
-  params, axes = pretrained.params, decoder.logical_axes(model)
-  if config.lora is not None and config.lora.base != "float32":
-    params, axes = quantize_blocks(params, config.lora.base), quantized_axes(model)
-  start = layout.place(params, axes)
+  start = pretrained.params
+  if quantised:
+    start = layout.place(quantize_blocks(start, quantised), quantized_axes(model))
   return Loaded(model, pretrained.content_hash, template, layout, start, config.lora)
+
+
+def _quantised(lora: LoraConfig | None) -> Literal["int8", "fp8"] | None:
+  """The type that a base of adapters is quantised to."""
+  return None if lora is None or lora.base == "float32" else lora.base
 
 
 def computed_on(

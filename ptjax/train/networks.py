@@ -116,18 +116,31 @@ class Trainer:
     self.frozen, self._router = frozen, router
     self._schedule = learning_rate(config, num_updates)
     self._optimizer = optimizer = make_optimizer(config, self._schedule)
-    self._loss, self._gradients = loss, {}
+    self._loss, self._gradients, self._narrow = loss, {}, config.narrow
     self._add = jax.jit(functools.partial(jax.tree.map, jnp.add), donate_argnums=0)
     self._apply = jax.jit(functools.partial(_apply, optimizer), donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
-    """A state at update 0. The parameters are taken over: do not use them elsewhere."""
+    """A state at update 0. The parameters are taken over: do not use them elsewhere.
+
+    Raises:
+      ValueError: parameters narrower than float32 that plain rounding would hold still.
+    """
+    self._check_dtypes(params)
     opt_state = jax.jit(self._optimizer.init)(params)
     state = TrainState(params, opt_state, jnp.zeros((), jnp.int32))
     return state._replace(
       opt_state=jax.device_put(opt_state, self._shardings(opt_state, params)),
       updates=jax.device_put(state.updates, _everywhere(params)),
     )
+
+  def _check_dtypes(self, params: Params) -> None:
+    narrow = {str(x.dtype) for x in jax.tree.leaves(params)} - {"float32"}
+    if narrow and self._narrow == "none":
+      raise ValueError(
+        f"parameters in {', '.join(sorted(narrow))} with optimizer.narrow 'none': updates of less "
+        f"than half a step would be lost; set optimizer.narrow to 'master' or 'stochastic'"
+      )
 
   def abstract(self, params: Params) -> TrainState:
     """What `init` returns, as shapes with shardings, from parameters that are such shapes."""
@@ -142,7 +155,9 @@ class Trainer:
   def lowering(self, state: TrainState, batch: Any) -> dict[str, Callable[[], jax.stages.Lowered]]:
     """What lowers the programs of `update` for abstract arguments: the gradient of a micro-batch
     and the update."""
-    grads = jax.tree.map(lambda x: sharded_shape(x, x.sharding), state.params)
+    grads = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), state.params
+    )
     return {
       "gradient": lambda: self._gradient(state.params).lower(state.params, batch),
       "apply": lambda: self._apply.lower(state, grads),
@@ -198,7 +213,8 @@ class Trainer:
 
 def _gradient(loss, params, *batch):
   (share, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, *batch)
-  return grads, share, metrics
+  # Shares of micro-batches add up in float32, whatever the parameters are.
+  return jax.tree.map(lambda g: g.astype(jnp.float32), grads), share, metrics
 
 
 def _adapter_gradient(loss, scale, base, params, *batch):
@@ -225,11 +241,22 @@ def _everywhere(params: Params) -> NamedSharding:
   return NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
+def _fitted(leaf: Any, param: Any) -> NamedSharding:
+  """The parameter's sharding, along the axes of the leaf that it divides; a row's scale has one
+  of size 1."""
+  sharding = param.sharding
+  if leaf.shape == param.shape:
+    return sharding
+  spec = (*sharding.spec, *(None,) * (param.ndim - len(sharding.spec)))
+  kept = (a if n == m else None for a, n, m in zip(spec, leaf.shape, param.shape, strict=True))
+  return NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*kept))
+
+
 def _like_params(optimizer, opt_state: Any, params: Params, everywhere: NamedSharding) -> Any:
   """Shardings of an optimiser state: moments like their parameter, the rest copied."""
   return optax.tree_map_params(
     optimizer,
-    lambda _, param: param.sharding,
+    _fitted,
     opt_state,
     params,
     transform_non_params=lambda _: everywhere,

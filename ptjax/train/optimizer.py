@@ -1,4 +1,4 @@
-"""AdamW with warm-up, decay and clipping by global norm."""
+"""Optimisers with warm-up, decay and clipping by global norm."""
 
 import dataclasses
 from typing import Literal
@@ -6,12 +6,19 @@ from typing import Literal
 import jax
 import optax
 
+from ptjax.train.adam8 import scale_by_adam8
+from ptjax.train.narrow_params import with_master, with_stochastic_rounding
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-  """AdamW (Loshchilov and Hutter, 2019).
+  """AdamW (Loshchilov and Hutter, 2019), or another with the same settings.
 
   Attributes:
+    kind: `adamw`; `adamw8`, its moments in eight bits (see `train.adam8`); `lion` (Chen et al.,
+      2023), which has one moment and wants a learning rate some ten times smaller.
+    narrow: what parameters in bfloat16 are updated with, see `train.narrow_params`: a float32
+      `master` copy in the optimiser's state, or `stochastic` rounding. `none` for float32.
     learning_rate: after the warm-up.
     warmup_steps: updates over which it rises linearly from one step's share.
     schedule: constant, or linear or cosine decay to 0 over the updates of the run.
@@ -22,6 +29,8 @@ class OptimizerConfig:
     max_grad_norm: gradients of larger global norm are scaled down to it.
   """
 
+  kind: Literal["adamw", "adamw8", "lion"] = "adamw"
+  narrow: Literal["none", "master", "stochastic"] = "none"
   learning_rate: float = 1e-6
   warmup_steps: int = 0
   schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -61,17 +70,29 @@ def learning_rate(config: OptimizerConfig, num_updates: int) -> optax.Schedule:
 def make_optimizer(
   config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-  """Clipping, then AdamW at the learning rates of the schedule."""
-  return optax.chain(
-    optax.clip_by_global_norm(config.max_grad_norm),
-    optax.adamw(
-      schedule,
-      b1=config.b1,
-      b2=config.b2,
-      eps=config.eps,
-      weight_decay=config.weight_decay,
-      mask=_decays,
-    ),
+  """Clipping, then the optimiser at the learning rates of the schedule."""
+  made = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), _rule(config, schedule))
+  match config.narrow:
+    case "master":
+      return with_master(made)
+    case "stochastic":
+      return with_stochastic_rounding(made)
+  return made
+
+
+def _rule(config: OptimizerConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+  decay = config.weight_decay
+  match config.kind:
+    case "lion":
+      return optax.lion(schedule, config.b1, config.b2, weight_decay=decay, mask=_decays)
+    case "adamw8":
+      return optax.chain(
+        scale_by_adam8(config.b1, config.b2, config.eps),
+        optax.add_decayed_weights(decay, _decays),
+        optax.scale_by_learning_rate(schedule),
+      )
+  return optax.adamw(
+    schedule, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=decay, mask=_decays
   )
 
 

@@ -60,6 +60,7 @@ def plain():
   [
     {"remat": "dots"},
     {"remat": "full"},
+    {"remat": "attention"},
     {"merge_rows": True, "remat": "none"},
     {"merge_rows": True, "remat": "dots"},
     {"attention": "reference"},
@@ -230,7 +231,7 @@ def test_check_params_names_what_is_wrong():
     ({"head_dim": 7}, "head_dim 7 is odd"),
     ({"matmul_dtype": "float16"}, "matmul_dtype is 'float16'"),
     ({"activation_dtype": "int8"}, "activation_dtype is 'int8'"),
-    ({"remat": "all"}, "remat is 'all'"),
+    ({"remat": "all"}, "remat is 'all'; use one of none, dots, attention, full"),
     ({"attention": "flash"}, "attention is 'flash'"),
   ],
 )
