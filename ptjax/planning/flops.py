@@ -44,9 +44,10 @@ def gradient(c: DecoderConfig, e: Experiment, *, with_logits: bool = True) -> fl
   """Of one micro-batch: forward, twice that backward, and what remat computes again."""
   again = {"none": 0.0, "full": 1.0}
   layers = forward(c, e.pack.rows, e.pack.length)
-  # `dots` keeps the products with weights and computes attention again.
-  remat = attention(c, e.pack.rows * e.pack.length, -(-e.pack.length // 2))
-  repeated = layers * again[c.remat] if c.remat in again else remat
+  # `dots` keeps the products with weights and computes attention again, `attention` the reverse.
+  scores = attention(c, e.pack.rows * e.pack.length, -(-e.pack.length // 2))
+  again |= {"dots": scores / layers, "attention": 1 - scores / layers}
+  repeated = layers * again[c.remat]
   if not with_logits:
     return 3 * layers + repeated
   chunked = e.pack.actions > e.rl.objective.logit_chunk
