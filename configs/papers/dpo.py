@@ -1,6 +1,9 @@
 """DPO on right against wrong answers, one arm of `python -m configs.papers.preferences dpo`.
 
-python -m ptjax.launch prefer --config configs/papers/dpo.py --workdir runs/papers/dpo/dpo_0
+  python -m ptjax.launch prefer --config configs/papers/dpo.py --workdir runs/papers/dpo/dpo_0
+
+Hardware: 1 CPU core. Time: 10 s a run; the comparison of all arms and seeds takes 4 minutes. Seen:
+docs/papers.md.
 """
 
 from ml_collections import ConfigDict
