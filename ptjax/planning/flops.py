@@ -42,11 +42,11 @@ def scores(c: DecoderConfig, e: Experiment) -> float:
 
 def gradient(c: DecoderConfig, e: Experiment, *, with_logits: bool = True) -> float:
   """Of one micro-batch: forward, twice that backward, and what remat computes again."""
-  again = {"none": 0.0, "full": 1.0}
   layers = forward(c, e.pack.rows, e.pack.length)
-  # `dots` keeps the products with weights and computes attention again.
-  remat = attention(c, e.pack.rows * e.pack.length, -(-e.pack.length // 2))
-  repeated = layers * again[c.remat] if c.remat in again else remat
+  # `dots` keeps the products with weights, `attention` what attention gave.
+  scores = attention(c, e.pack.rows * e.pack.length, -(-e.pack.length // 2))
+  again = {"none": 0.0, "dots": scores, "attention": layers - scores, "full": layers}
+  repeated = again[c.remat]
   if not with_logits:
     return 3 * layers + repeated
   chunked = e.pack.actions > e.rl.objective.logit_chunk
