@@ -16,7 +16,7 @@ AUTO = "auto"
 
 # Rows up to here keep their [T, S] mask, 16 MiB: in few large pieces XLA's CPU backend is faster
 # than in a loop over pairs of blocks, whose memory is linear in the length.
-_LONGEST_DENSE = 4096
+LONGEST_DENSE = 4096
 
 
 def attention(
@@ -85,7 +85,7 @@ def attention(
     )
   length = q_BTNH.shape[1]
   if implementation == AUTO:
-    implementation = "blockwise" if length <= _LONGEST_DENSE else "flash"
+    implementation = "blockwise" if length <= LONGEST_DENSE else "flash"
   if implementation == "flash":
     places = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (q_BTNH.shape[0], length))
     segment, branch, position = map(jnp.asarray, (segment_ids_BT, branch_ids_BT, positions_BT))

@@ -2,7 +2,7 @@
 
 What lives from step to step is exact: it is the run's own arrays, by shape and sharding. What a
 program needs beside it is a formula of the largest phases that the compiler's schedules show
-(`liveness`), held to its figures by tests/planning/test_estimate.py.
+(`liveness`), held to its figures by tests/planning/test_memory_estimate.py.
 """
 
 import dataclasses
@@ -11,14 +11,17 @@ from typing import Any
 
 import jax
 
+from ptjax.kernels.attention import AUTO, LONGEST_DENSE
 from ptjax.models.config import DecoderConfig
 from ptjax.planning import programs as names
 from ptjax.planning.memory import ACTIVATIONS, COPIES, LOGITS, RESULTS, SAVED, Live, device_bytes
 from ptjax.planning.setup import Setup, set_up
 from ptjax.planning.topology import Topology
+from ptjax.rollout.engine import prefill_length
 from ptjax.train.experiment import Experiment
 
 _F32 = 4
+CACHE_COPY = "keys and values of a prompt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Local:
   Attributes:
     rows, length, actions: of a micro-batch.
     tensor: devices that share heads, feed-forward width and vocabulary.
+    dense: attention keeps the weights of all scores of a row.
     width: bytes of an activation.
     cast: bytes of a weight as products read it.
   """
@@ -36,6 +40,7 @@ class Local:
   length: int
   actions: int
   tensor: int
+  dense: bool
   width: int
   cast: int
 
@@ -44,14 +49,21 @@ def local(setup: Setup) -> Local:
   e, shape = setup.experiment, setup.mesh.shape
   batch = math.prod(shape[axis] for axis in e.rules.batch)
   wide = {"bfloat16": 2, "float32": 4}
+  shards = math.prod(shape[axis] for axis in e.rules.length)
   return Local(
     rows=-(-e.pack.rows // batch),
-    length=-(-e.pack.length // math.prod(shape[axis] for axis in e.rules.length)),
+    length=-(-e.pack.length // shards),
     actions=e.pack.actions,
     tensor=math.prod(shape[axis] for axis in e.rules.ff),
+    dense=shards == 1 and _dense(setup.model, e.pack.length),
     width=wide[setup.model.activation_dtype],
     cast=wide[setup.model.matmul_dtype],
   )
+
+
+def _dense(c: DecoderConfig, length: int) -> bool:
+  """What `kernels.attention` picks for rows that are not cut."""
+  return length <= LONGEST_DENSE if c.attention == AUTO else c.attention != "flash"
 
 
 def estimate(setup: Setup) -> list[Live]:
@@ -60,6 +72,7 @@ def estimate(setup: Setup) -> list[Live]:
   found = [
     _gradient("policy gradient", setup, setup.model, held, names.POLICY, names.GRADIENTS),
     Live("decode", held | _decode(setup)),
+    Live("prefill", held | _prefill(setup)),
   ]
   if setup.critic is not None:
     found.append(
@@ -90,11 +103,12 @@ def _gradient(
   head = {LOGITS: 0, RESULTS: 0}
   if owner == names.POLICY:
     chunk = min(setup.experiment.rl.objective.logit_chunk, at.actions)
-    # The matrix, gathered; its gradient, whole, before and after the sum over the devices.
+    # The matrix, gathered; its gradient, whole, before and after the sum over the devices, which
+    # the compiler writes over one another where it is the token table's.
     gathered = table * at.cast if _split(setup, "embed") > 1 else 0
     head = {
       LOGITS: 2 * at.rows * chunk * c.vocab_size // at.tensor * _F32,
-      RESULTS: 2 * table * _F32,
+      RESULTS: (1 if c.tie_embeddings else 2) * table * _F32,
       COPIES: casts + gathered,
     }
   layer = {ACTIVATIONS: _layer(c, at), RESULTS: own, COPIES: casts + _largest(c, at)}
@@ -139,8 +153,10 @@ def _layer(c: DecoderConfig, at: Local) -> int:
 
 def _attention(c: DecoderConfig, at: Local) -> int:
   """float32 weights of one layer's scores, their gradient and their narrow copy, over half of the
-  square; the mask."""
+  square; the mask. By pairs of blocks: queries, keys, values, outputs and their gradients."""
   heads = max(1, c.num_heads // at.tensor)
+  if not at.dense:
+    return at.rows * at.length * heads * (c.head_dim + c.value_dim) * 4 * _F32
   return at.rows * at.length**2 * (heads * (2 * _F32 + at.width) // 2 + 1)
 
 
@@ -148,6 +164,22 @@ def _largest(c: DecoderConfig, at: Local) -> int:
   """The largest matrix of a layer, gathered, and its whole gradient."""
   inner = c.d_ff if c.moe is None else c.moe.num_experts * c.moe.d_ff
   return c.d_model * inner // at.tensor * (at.cast + 2 * _F32)
+
+
+def _prefill(setup: Setup) -> dict[str, int]:
+  """Beside the residents: a prompt is on every device as a whole; one layer's inner states, keys
+  and values of all layers, and the weights as products read them."""
+  e, c, at = setup.experiment, setup.model, local(setup)
+  prompts = e.engine.prefill_batch(e.engine.num_slots)
+  length = prefill_length(max(1, e.engine.max_length - e.policy.max_new_tokens), e.engine)
+  whole = dataclasses.replace(at, rows=prompts, length=length, dense=_dense(c, length))
+  kv = c.num_kv_heads * (c.head_dim + c.value_dim) * c.num_layers * at.width // at.tensor
+  casts = device_bytes(setup.start) * at.cast // _F32 if at.cast < _F32 else 0
+  return {
+    COPIES: casts,
+    ACTIVATIONS: _layer(c, whole) // 2,  # forward alone
+    CACHE_COPY: 2 * prompts * length * kv,  # as the layers give it, and as the cache wants it
+  }
 
 
 def _decode(setup: Setup) -> dict[str, int]:

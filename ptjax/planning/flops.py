@@ -42,11 +42,12 @@ def scores(c: DecoderConfig, e: Experiment) -> float:
 
 def gradient(c: DecoderConfig, e: Experiment, *, with_logits: bool = True) -> float:
   """Of one micro-batch: forward, twice that backward, and what remat computes again."""
+  again = {"none": 0.0, "full": 1.0}
   layers = forward(c, e.pack.rows, e.pack.length)
-  # `dots` keeps the products with weights, `attention` what attention gave.
+  # `dots` keeps the products with weights and computes attention again, `attention` the reverse.
   scores = attention(c, e.pack.rows * e.pack.length, -(-e.pack.length // 2))
-  again = {"none": 0.0, "dots": scores, "attention": layers - scores, "full": layers}
-  repeated = again[c.remat]
+  again |= {"dots": scores / layers, "attention": 1 - scores / layers}
+  repeated = layers * again[c.remat]
   if not with_logits:
     return 3 * layers + repeated
   chunked = e.pack.actions > e.rl.objective.logit_chunk

@@ -9,6 +9,7 @@ from typing import Any
 from ptjax.models.config import DecoderConfig
 from ptjax.planning import advice
 from ptjax.planning.compiler import Compiled, compile_program
+from ptjax.planning.estimate import estimate
 from ptjax.planning.memory import Live, device_bytes, live
 from ptjax.planning.programs import programs, residents
 from ptjax.planning.roofline import Roofline, roofline
@@ -35,6 +36,8 @@ class Plan:
     live: all that is on a device while each of them runs; without those that do not fit.
     roofline: the least time of those that run in a step.
     seconds: that the plan took.
+    largest: where it does not fit, the three largest things on a device and their bytes, by
+      formula: the compiler often gives only a sum.
     hints: what would make it fit, where it does not.
   """
 
@@ -48,6 +51,7 @@ class Plan:
   live: tuple[Live, ...]
   roofline: tuple[Roofline, ...]
   seconds: float
+  largest: tuple[tuple[str, int], ...] = ()
   hints: tuple[str, ...] = ()
 
   @property
@@ -114,7 +118,12 @@ def make_plan(
     roofline=tuple(roofline(setup, topology.chip, compiled)),
     seconds=time.monotonic() - start,
   )
-  return plan if plan.fits else dataclasses.replace(plan, hints=advice.hints(setup, plan.residents))
+  if plan.fits:
+    return plan
+  fullest = max(estimate(setup), key=lambda phase: phase.total)
+  parts = sorted(fullest.parts.items(), key=lambda part: -part[1])
+  hints = advice.hints(setup, plan.residents)
+  return dataclasses.replace(plan, largest=tuple(parts[:3]), hints=hints)
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -134,8 +143,3 @@ def to_json(plan: Plan) -> dict[str, Any]:
     "peak": None if peak is None else peak.total,
     "step_seconds": plan.step_seconds,
   }
-
-
-def refused(plan: Plan) -> list[Compiled]:
-  """The programs that the compiler refused."""
-  return [p for p in plan.programs if p.error is not None]

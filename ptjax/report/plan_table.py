@@ -71,6 +71,9 @@ def refusals(plan: Plan) -> list[str]:
     fullest = next(p for p in plan.programs if plan.peak and p.name == plan.peak.name)
     lines.append(f"largest arrays of {fullest.name} beside its arguments:")
     lines += largest(fullest.buffers)
+  if plan.largest:
+    lines.append("largest on a device, by formula:")
+    lines += [f"  {gib(nbytes)} GiB  {name}" for name, nbytes in plan.largest]
   return lines
 
 

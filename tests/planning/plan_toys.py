@@ -12,7 +12,7 @@ from ptjax.rollout.engine import EngineConfig
 from ptjax.train.experiment import CriticConfig, Experiment, ModelConfig, RLConfig
 
 SHAPE = DecoderConfig(
-  vocab_size=512, d_model=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32, d_ff=256
+  vocab_size=512, d_model=512, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=128, d_ff=512
 )
 TOPOLOGY = "v5e:2x2"
 

@@ -23,8 +23,8 @@ compiler = pytest.mark.skipif(
 
 
 def test_weights_that_a_token_meets():
-  """By hand: attention 2 x 128 x 128 + 2 x 128 x 64, feed-forward 3 x 128 x 256, two norms."""
-  assert flops.block_weights(SHAPE) == 2 * (32_768 + 16_384 + 98_304 + 256)
+  """By hand: attention 2 x 512 x 512 + 2 x 512 x 256, feed-forward 3 x 512 x 512, two norms."""
+  assert flops.block_weights(SHAPE) == 2 * (524_288 + 262_144 + 786_432 + 1024)
 
 
 def test_only_the_chosen_experts_count():
@@ -36,7 +36,7 @@ def test_only_the_chosen_experts_count():
 def test_attention_sees_half_of_a_causal_row_and_no_more_than_a_window():
   rows, length = 3, 128
   weights = 2 * rows * length * flops.block_weights(SHAPE)
-  attention = 2 * 4 * (32 + 32) * rows * length * 64 * 2
+  attention = 2 * 4 * (128 + 128) * rows * length * 64 * 2
   assert flops.forward(SHAPE, rows, length) == weights + attention
   windowed = dataclasses.replace(SHAPE, window=16)
   assert flops.forward(windowed, rows, length) == weights + attention / 4
@@ -77,7 +77,7 @@ def test_the_slowest_bound_is_named():
 @compiler
 def test_what_full_remat_keeps_is_one_state_a_layer():
   parts = estimate_on(toy(critic=None, rl=GRPO), SHAPE, parse_topology(TOPOLOGY)).parts
-  assert parts[SAVED] == 2 * 128 * 128 * 2  # layers, tokens of a row, width, bytes
+  assert parts[SAVED] == 2 * 128 * 512 * 2  # layers, tokens of a row, width, bytes
 
 
 GRPO = dataclasses.replace(toy().rl, advantages="grpo")

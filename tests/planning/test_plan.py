@@ -6,12 +6,16 @@ import json
 import pytest
 from plan_toys import SHAPE, TOPOLOGY, toy, toy_plan
 
+from ptjax.experience.packing import PackConfig
+from ptjax.planning import advice
 from ptjax.planning import programs as names
+from ptjax.planning.compiler import compile_program
 from ptjax.planning.memory import device_bytes
 from ptjax.planning.plan import to_json
 from ptjax.planning.programs import programs, residents
 from ptjax.planning.setup import set_up
 from ptjax.planning.topology import GIB, parse_topology
+from ptjax.rollout.engine import EngineConfig
 
 pytestmark = pytest.mark.skipif(
   importlib.util.find_spec("libtpu") is None, reason="the extra `plan` is not installed"
@@ -48,7 +52,7 @@ def test_the_compiler_takes_as_arguments_what_the_run_holds():
   wanted = {p.name: p for p in programs(setup)}
   for p in plan.programs:
     ours = device_bytes(wanted[p.name].arguments)
-    assert ours <= p.arguments <= 1.35 * ours + 64 * 1024, p.name
+    assert ours * 0.9 <= p.arguments <= 1.35 * ours + 64 * 1024, p.name
 
 
 def test_parameters_and_moments_are_split_over_the_mesh():
@@ -58,7 +62,7 @@ def test_parameters_and_moments_are_split_over_the_mesh():
   assert held[names.POLICY] == pytest.approx(quarter, rel=0.02)
   assert held[names.POLICY_OPTIMIZER] == pytest.approx(2 * quarter, rel=0.02)
   # 8 slots over 4 devices, two layers of keys and values in bfloat16.
-  assert held[names.CACHE] == 2 * 2 * 2 * 128 * 2 * 32 * 2
+  assert held[names.CACHE] == 2 * 2 * 2 * 128 * 2 * 128 * 2
 
 
 def test_the_gradient_lies_where_the_parameters_lie():
@@ -74,6 +78,22 @@ def test_parameters_cross_the_fsdp_axis_once_a_pass_or_more():
   assert not any(flow.dcn for flow in gradient.traffic)
   blocks = (SHAPE.num_params - 2 * SHAPE.vocab_size * SHAPE.d_model) * 2  # bytes in bfloat16
   assert sum(flow.sent for flow in gradient.traffic) > blocks * 3 / 4
+
+
+def test_a_cache_that_is_too_large_is_refused_and_something_smaller_named():
+  """256 MiB a slot on each device: the compiler says so, and which change frees how much."""
+  engine = EngineConfig(num_slots=4 * 128, max_length=2**17, decode_chunk=4)
+  e = toy(engine=engine, pack=PackConfig(length=2**17, actions=64, rows=4))
+  setup = set_up(e, SHAPE, parse_topology(TOPOLOGY).devices())
+  (decode,) = (p for p in programs(setup) if p.name == "decode")
+  error = compile_program(decode, setup.mesh).error
+  assert error is not None
+  assert error.limit == 15.75 * GIB
+  assert error.needed is None or error.needed > error.limit
+  held = {name: device_bytes(tree) for name, tree in residents(setup).items()}
+  assert held[names.CACHE] == 128 * 2**28
+  first = advice.hints(setup, held)[0]
+  assert first.startswith("engine.num_slots=256 halves the KV cache: 16.00 GiB less")
 
 
 def test_json_has_what_a_reader_needs():

@@ -58,12 +58,15 @@ def test_a_plan_that_fits_says_where_it_is_fullest_and_how_long_a_step_takes():
 
 def test_a_live_set_beyond_the_device_does_not_fit_though_every_program_does():
   live = Live("decode", {"policy parameters": 2 * GIB, "logits": 20 * GIB})
-  plan = dataclasses.replace(PLAN, live=(live,), hints=("pack.rows=4",))
+  plan = dataclasses.replace(
+    PLAN, live=(live,), largest=(("KV cache", 9 * GIB),), hints=("pack.rows=4",)
+  )
   text = printed(plan)
   assert not plan.fits
   assert "does not fit: 22.00 of 15.75 GiB" in text
   assert "f32[8,32]" in text
   assert "try: pack.rows=4" in text
+  assert "9.00 GiB  KV cache" in text
 
 
 @pytest.mark.parametrize(("text", "needed"), [(SHORT, 46.38), (LONG, 20.1)])
