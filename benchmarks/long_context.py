@@ -89,7 +89,7 @@ def step_figures(topology: str, tokens: int, actions: int, model: DecoderConfig)
   params = jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, places
   )
-  found = compiled(trainer._gradient, params, _rows(layout, tokens, actions))
+  found = compiled(trainer._gradient(params), params, _rows(layout, tokens, actions))
   state = 2 * 4 * model.num_params / layout.mesh.size / GIB  # two float32 moments
   return found | {"optimizer": state}
 
