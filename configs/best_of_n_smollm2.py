@@ -4,6 +4,9 @@
 
 Each step answers 8 tasks 8 times and learns from the best passed answer of each. Without a sandbox:
 `--config configs/best_of_n_smollm2.py:arithmetic`. Hardware: 2 CPU cores, 12 GB.
+
+On arithmetic alone, 8 steps (`--config.fit.num_steps=8`): held-out pass rate 16% to 68% (of 50
+tasks), mean reward of the samples 0.18 to 0.93. It took 131 s of CPU time and 6.9 GB; seed 0.
 """
 
 from ml_collections import ConfigDict

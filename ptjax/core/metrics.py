@@ -20,6 +20,7 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   groups/rounds, missing         rollouts of the step, and groups that it could not find
   length/mean, length/min,
   length/max                     sampled tokens an episode
+  length/passed, length/failed   the mean over the episodes that passed, and that did not
   length/clipped_frac            share of episodes cut by the length limit
   policy/entropy                 mean entropy of the sampler over trained tokens, nats
   policy/kl                      mean KL(policy || reference) over tokens, nats
@@ -32,6 +33,7 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   policy/ratio_mean              mean ratio of the new to the old policy, trained tokens
   optim/grad_norm                global norm of the gradient before clipping
   optim/lr                       learning rate of the step
+  router/<what>/<n>              load of the experts of layer n, see `train.router.load_metrics`
   value/loss                     value loss over tokens (runs with a critic)
   value/explained_variance       1 - Var(return - value)/Var(return)
   advantage/mean, std, min, max  advantages over tokens, as they enter the loss

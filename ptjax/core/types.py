@@ -56,6 +56,8 @@ class Trajectory:
     outcome: see `Outcome`; a reward exists only for scored outcomes.
     finish_reason: why the last generation ended.
     passed: the domain's yes/no verdict, for pass rates.
+    routes: int[T, L, X], the X experts of each token in the L layers of a mixture that have some,
+      as the sampler chose them, -1 for tokens that it never read; None where not recorded.
   """
 
   tokens: np.ndarray
@@ -70,10 +72,12 @@ class Trajectory:
   outcome: Outcome
   finish_reason: FinishReason
   passed: bool = False
+  routes: np.ndarray | None = None
 
   def __post_init__(self):
     n = len(self.tokens)
-    for name in ("action_mask", "behavior_logprobs", "policy_versions"):
+    per_token = ("action_mask", "behavior_logprobs", "policy_versions")
+    for name in (*per_token, "routes") if self.routes is not None else per_token:
       if len(getattr(self, name)) != n:
         raise ValueError(f"Trajectory.{name} has {len(getattr(self, name))} entries, tokens {n}")
 

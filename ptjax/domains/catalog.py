@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from ptjax.domains import arithmetic, code
+from ptjax.domains import addends, arithmetic, code
 from ptjax.domains.domain import Domain
 
 DOMAINS: dict[str, Callable[[], Domain]] = {
+  "addends": addends.build,
   "arithmetic": arithmetic.build,
   "code": code.build,
 }

@@ -48,6 +48,8 @@ class Generation:
     policy_versions: i32[n], version of the weights that sampled each token.
     text: the decoded tokens without stop tokens and stop strings.
     finish_reason: why sampling ended.
+    routes: the experts of the context's tokens and of all but the last of these, see
+      `rollout.scheduler.Completion`; None where they are not recorded.
   """
 
   tokens: np.ndarray
@@ -55,6 +57,7 @@ class Generation:
   policy_versions: np.ndarray
   text: str
   finish_reason: types.FinishReason
+  routes: np.ndarray | None = None
 
 
 class Policy(Protocol):
@@ -96,6 +99,7 @@ class Episode:
   turn_starts: tuple[int, ...]
   responses: tuple[str, ...]
   finish_reason: types.FinishReason
+  routes: np.ndarray | None = None
 
   @property
   def response(self) -> str:
@@ -116,6 +120,7 @@ class Transcript:
   def __init__(self) -> None:
     self._turns: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
     self._responses: list[str] = []
+    self._routes: np.ndarray | None = None
     self._finish_reason: types.FinishReason | None = None
 
   @property
@@ -139,6 +144,12 @@ class Transcript:
     self._turns.append(
       (generation.tokens, np.ones(n, bool), generation.logprobs, generation.policy_versions)
     )
+    if generation.routes is not None:
+      # A token keeps the experts that it had when it was sampled, or read first: those of a later
+      # turn's prefill, over the same text, may differ.
+      known = 0 if self._routes is None else len(self._routes)
+      new = generation.routes[known:]
+      self._routes = new if self._routes is None else np.concatenate([self._routes, new])
     self._responses.append(generation.text)
     self._finish_reason = generation.finish_reason
 
@@ -158,4 +169,12 @@ class Transcript:
       turn_starts=tuple(int(start) for start in np.cumsum([0, *lengths[:-1]])),
       responses=tuple(self._responses),
       finish_reason=self._finish_reason,
+      routes=_up_to(self._routes, len(self.tokens)),
     )
+
+
+def _up_to(routes: np.ndarray | None, length: int) -> np.ndarray | None:
+  """-1, for no record, on the tokens at the end that were never read."""
+  if routes is None:
+    return None
+  return np.pad(routes, ((0, length - len(routes)), (0, 0), (0, 0)), constant_values=-1)

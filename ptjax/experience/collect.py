@@ -59,6 +59,7 @@ class Played:
       outcome=self.grade.outcome,
       finish_reason=e.finish_reason,
       passed=self.grade.passed,
+      routes=e.routes,
     )
 
   @property
@@ -152,7 +153,9 @@ class EnginePolicy:
     if len(text_tokens) and int(text_tokens[-1]) in tokenizer.eos_ids:
       text_tokens = text_tokens[:-1]
     text = _before_stop(tokenizer.decode(text_tokens), self._config.stop_strings)
-    return Generation(done.tokens, done.logprobs, done.policy_versions, text, done.finish_reason)
+    return Generation(
+      done.tokens, done.logprobs, done.policy_versions, text, done.finish_reason, done.routes
+    )
 
 
 def _before_stop(text: str, stops: Sequence[str]) -> str:

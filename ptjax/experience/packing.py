@@ -45,6 +45,7 @@ class Rows(NamedTuple):
     target_BA: i32, the action.
     mask_BA: bool, false for unused slots.
     sequence_BA: i32, which trajectory of its row a slot belongs to.
+    routes_BTLX: recorded experts to replay, see `Trajectory`; None where nothing is replayed.
   """
 
   tokens_BT: np.ndarray
@@ -55,6 +56,7 @@ class Rows(NamedTuple):
   target_BA: np.ndarray
   mask_BA: np.ndarray
   sequence_BA: np.ndarray
+  routes_BTLX: np.ndarray | None = None
 
 
 class Packable(Protocol):
@@ -116,6 +118,8 @@ class _Row:
     self.num_documents = 0
     self.num_sequences = 0
 
+    self.routes: list[tuple[int, np.ndarray]] = []
+
   def fits(self, tokens: int, actions: int) -> bool:
     return (
       len(self.columns["tokens"]) + tokens <= self.config.length
@@ -136,11 +140,13 @@ def pack(
   trajectories: Sequence[Packable],
   config: PackConfig,
   prompt_lengths: Sequence[int] | None = None,
+  routes: Sequence[np.ndarray] | None = None,
 ) -> Packed:
   """Packs trajectories into rows, first fit, large groups first.
 
   Trajectories of one `group` share the tokens before their first action, or, where
-  `prompt_lengths` are given, that many tokens (not more than those).
+  `prompt_lengths` are given, that many tokens (not more than those). `routes` are the recorded
+  experts of each trajectory; those of a shared prompt are its first member's.
 
   Returns:
     Rows padded to a multiple of `config.rows` (at least one micro-batch), and the place
@@ -160,7 +166,7 @@ def pack(
   places: dict[int, Place] = {}
   for group in sorted(groups, key=lambda g: (-sizes[g], g)):
     members = [(i, trajectories[i], prompts[i]) for i in groups[group]]
-    _place_group(members, rows, places, config)
+    _place_group(members, rows, places, config, routes)
   while not rows or len(rows) % config.rows:
     rows.append(_Row(config))
   return Packed(_to_arrays(rows, config), tuple(places[i] for i in range(len(trajectories))))
@@ -190,7 +196,9 @@ class _Home(NamedTuple):
   branches: list[int]
 
 
-def _place_group(members, rows: list[_Row], places: dict[int, Place], config: PackConfig) -> None:
+def _place_group(
+  members, rows: list[_Row], places: dict[int, Place], config: PackConfig, routes
+) -> None:
   """Puts each branch beside a prompt of its group where it fits; else stores the prompt anew."""
   prompt = members[0][1].tokens[: members[0][2]]
   homes: list[_Home] = []
@@ -202,6 +210,11 @@ def _place_group(members, rows: list[_Row], places: dict[int, Place], config: Pa
     if home is None:
       home = _settle(prompt, need, rows, config)
       homes.append(home)
+      if routes is not None:
+        home.row.routes.append((home.prompt_start, routes[members[0][0]][:prompt_length]))
+    if routes is not None:
+      start = len(home.row.columns["tokens"])
+      home.row.routes.append((start, routes[index][prompt_length:]))
     places[index] = _place_branch(trajectory, prompt_length, home, rows.index(home.row))
 
 
@@ -245,6 +258,14 @@ def _to_arrays(rows: list[_Row], config: PackConfig) -> Rows:
   }
   slots = {name: table([row.slots[name] for row in rows], config.actions) for name in rows[0].slots}
   used = np.asarray([len(row.slots["target"]) for row in rows])
+  recorded = [x for row in rows for _, x in row.routes]
+  routes_BTLX = None
+  if recorded:
+    shape = (len(rows), config.length, *recorded[0].shape[1:])
+    routes_BTLX = np.full(shape, -1, recorded[0].dtype)
+    for i, row in enumerate(rows):
+      for start, x in row.routes:
+        routes_BTLX[i, start : start + len(x)] = x
   return Rows(
     tokens_BT=columns["tokens"],
     positions_BT=columns["positions"],
@@ -254,4 +275,5 @@ def _to_arrays(rows: list[_Row], config: PackConfig) -> Rows:
     target_BA=slots["target"],
     mask_BA=np.arange(config.actions) < used[:, None],
     sequence_BA=slots["sequence"],
+    routes_BTLX=routes_BTLX,
   )

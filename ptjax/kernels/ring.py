@@ -72,7 +72,7 @@ def _forward(ring: Ring, q, k, v, sink, window, ids: Ids):
 
   def fold(state, keys):
     k, v, ids_k = keys
-    return flash.advance(ring.how, q, k, v, ids, ids_k, window, state)
+    return flash.advance(ring.how, q, k, v, ids, Ids(*ids_k), window, state)
 
   def whole(state, keys):
     def hop(carry, _):
@@ -92,7 +92,7 @@ def _forward(ring: Ring, q, k, v, sink, window, ids: Ids):
     start = zero, zero, fold(state, keys), keys
     return jax.lax.while_loop(lambda carry: carry[0] < count, hop, start)[2]
 
-  start = flash.begin(q, v.shape[-1]), (k, v, ids)
+  start = flash.begin(q, v.shape[-1]), (k, v, jnp.stack(ids))  # one array, one transfer
   state = jax.lax.cond(count == ring.size - 1, whole, jumps, *start)
   out, lse = flash.finish(state, sink, q.dtype)
   return out, (q, k, v, sink, window, ids, out, lse)
@@ -106,7 +106,7 @@ def _backward(ring: Ring, residuals, bar):
   def fold(dq, keys):
     """dq with these keys' part, and this shard's part of their gradient."""
     k, v, ids_k = keys
-    dq, dk, dv = flash.retreat(ring.how, saved, k, v, ids, ids_k, window, dq)
+    dq, dk, dv = flash.retreat(ring.how, saved, k, v, ids, Ids(*ids_k), window, dq)
     return dq, (dk, dv)
 
   add = functools.partial(jax.tree.map, jnp.add)
@@ -142,7 +142,7 @@ def _backward(ring: Ring, residuals, bar):
     _, at, dq, _, sums = jax.lax.while_loop(lambda carry: carry[0] < count, hop, carry)
     return dq, ring.jump(sums, (ring.size - at) % ring.size)
 
-  start = jnp.zeros(q.shape, jnp.float32), (k, v, ids)
+  start = jnp.zeros(q.shape, jnp.float32), (k, v, jnp.stack(ids))
   dq, (dk, dv) = jax.lax.cond(count == ring.size - 1, whole, jumps, *start)
   dsink = None if sink is None else flash.sink_grad(sink, saved)
   return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), dsink, None, None

@@ -5,7 +5,7 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ptjax.core.config import ConfigError
 
@@ -44,16 +44,17 @@ def run(args: argparse.Namespace) -> int:
   from ptjax.models.exporter import export_model
   from ptjax.models.importer import load_pretrained
 
-  workdir, name = args.workdir and Path(args.workdir), args.source
+  workdir, name, adapters = args.workdir and Path(args.workdir), args.source, None
   if workdir is not None:
     stored = workdir / "config.json"
     if not stored.is_file():
       raise ConfigError(f"{workdir} holds no config.json; give the --workdir of a run")
-    name = json.loads(stored.read_text())["model"]["source"]
+    started = json.loads(stored.read_text())["model"]
+    name, adapters = started["source"], started.get("lora")
   model, target = load_pretrained(name), Path(args.to)
   params, note = model.params, f"Exported by ptjax from `{name}`."
   if workdir is not None:
-    step, params = newest(workdir, model)
+    step, params = newest(workdir, model, adapters)
     note = f"Trained by ptjax from `{name}`, step {step}."
   source = model.tokenizer_source
   export_model(model.config, params, target, source, dtype=args.dtype)
@@ -66,8 +67,17 @@ def run(args: argparse.Namespace) -> int:
   return 0
 
 
-def newest(workdir: Path, model: "Pretrained") -> "tuple[int, Params]":
-  """Step and weights of the newest checkpoint, whose run began from `model`."""
+def newest(
+  workdir: Path, model: "Pretrained", adapters: "dict[str, Any] | None" = None
+) -> "tuple[int, Params]":
+  """Step and weights of the newest checkpoint, whose run began from `model`.
+
+  Args:
+    workdir: of the run.
+    model: that it began from.
+    adapters: `model.lora` of the run's configuration; the adapters are merged into the base that
+      they were trained on.
+  """
   from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints
 
   if not (workdir / "checkpoints").is_dir():
@@ -86,5 +96,21 @@ def newest(workdir: Path, model: "Pretrained") -> "tuple[int, Params]":
         f"its configuration has {model.content_hash}; put the old one back"
       )
     network = "policy" if "mixture" in meta else "network"  # the other trainers have but one
-    state = checkpoints.restore_part(step, {network: {"params": model.params}})
-    return step, state[network]["params"]
+    if adapters is None:
+      state = checkpoints.restore_part(step, {network: {"params": model.params}})
+      return step, state[network]["params"]
+    return step, _merged(checkpoints, step, network, model, adapters)
+
+
+def _merged(checkpoints, step: int, network: str, model: "Pretrained", adapters) -> "Params":
+  import jax
+
+  from ptjax.models.lora import LoraConfig, adapt, init_adapters
+  from ptjax.models.matrices import densify
+  from ptjax.models.quantize import quantize_blocks
+
+  config = LoraConfig(**adapters | {"targets": tuple(adapters["targets"])})
+  like = jax.eval_shape(lambda: init_adapters(config, model.config))
+  state = checkpoints.restore_part(step, {network: {"params": like}})
+  base = model.params if config.base == "float32" else quantize_blocks(model.params, config.base)
+  return densify(adapt(base, state[network]["params"], config.scale))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ptjax.models.config import DecoderConfig
-from ptjax.models.layers import Rotation, norm, param, product, rope
+from ptjax.models.layers import Rotation, flat_inputs, norm, param, product, rope
 
 
 class Attention(nnx.Module):
@@ -51,6 +51,6 @@ class Attention(nnx.Module):
     """heads[..., N, H] back to the residual width."""
     # Merged by hand: an einsum over both axes makes XLA transpose the weights each time.
     flat = heads.reshape(*heads.shape[:-2], -1)
-    wo = self.wo[...].reshape((c.d_model, -1) if c.out_first else (-1, c.d_model))
+    wo = flat_inputs(self.wo[...], 2, c)
     y = product(flat, wo, c)
     return (y + self.bo[...] if c.out_bias else y).astype(heads.dtype)

@@ -18,6 +18,7 @@ _COMPUTING = {
   "ff_parts",
   "out_first",
   "attention",
+  "capacity_factor",
   "context_attention",
   "context_layout",
 }
@@ -146,6 +147,8 @@ class DecoderConfig:
       two halves by 3e-5. With 1, a mesh that splits d_ff moves no piece between devices.
     out_first: the weights of the blocks are stored [out, in] and multiply from the left. With few
       rows XLA's CPU backend is a sixth faster so; the engine keeps its copy in this form.
+    capacity_factor: places of each expert, as a multiple of an even load; choices beyond them are
+      dropped. None drops nothing.
     attention: implementation, auto or one of `kernels.attention.IMPLEMENTATIONS`.
     context_attention: how attention crosses the cuts of a row, auto or one of
       `kernels.context.WAYS`.
@@ -191,6 +194,7 @@ class DecoderConfig:
   attention: str = AUTO
   context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = AUTO
   context_layout: LayoutName = "zigzag"
+  capacity_factor: float | None = None
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:
@@ -204,6 +208,8 @@ class DecoderConfig:
     for name in ("matmul_dtype", "activation_dtype"):
       if getattr(self, name) not in ("float32", "bfloat16"):
         raise ValueError(f"{name} is {getattr(self, name)!r}; use 'float32' or 'bfloat16'")
+    if self.capacity_factor is not None and not self.capacity_factor > 0:
+      raise ValueError(f"capacity_factor {self.capacity_factor} must be > 0, or None for dropless")
     for name, known in (
       ("attention", (AUTO, *IMPLEMENTATIONS)),
       ("context_attention", (AUTO, *WAYS)),

@@ -20,7 +20,7 @@ from ptjax.kernels.mask import MaskSpec
 from ptjax.kernels.scores import Scores
 from ptjax.models.attention import Attention
 from ptjax.models.config import DecoderConfig
-from ptjax.models.experts import Experts
+from ptjax.models.experts import ALONE, Experts, Told
 from ptjax.models.feedforward import GatedMlp
 from ptjax.models.latent import LatentAttention
 from ptjax.models.layers import Rotation, norm, param, rotations
@@ -74,13 +74,22 @@ class Block(nnx.Module):
       self.attn_post_norm = Norm(c, rngs, n)
       self.mlp_post_norm = Norm(c, rngs, n)
 
-  def __call__(self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig):
-    """`attend(q, k, v, sinks) -> (heads, kept)`: packed attention, or the cache in decoding."""
+  def __call__(
+    self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig, told: Told = ALONE
+  ):
+    """`attend(q, k, v, sinks) -> (heads, kept)`: packed attention, or the cache in decoding.
+
+    Returns the stream, what `attend` kept, and what the router did (None without one).
+    """
     heads, kept = attend(*self.attn.qkv(self.attn_norm(x, c), by, c), self.attn.sink(c))
     y = self.attn.out(heads, c)
     x = x + (self.attn_post_norm(y, c) if c.post_norms else y)
-    y = self.mlp(self.mlp_norm(x, c), c)
-    return x + (self.mlp_post_norm(y, c) if c.post_norms else y), kept
+    inputs, routed = self.mlp_norm(x, c), None
+    if isinstance(self.mlp, Experts):
+      y, routed = self.mlp(inputs, c, told)
+    else:
+      y = self.mlp(inputs, c)
+    return x + (self.mlp_post_norm(y, c) if c.post_norms else y), kept, routed
 
 
 class Kinds(NamedTuple):
@@ -181,22 +190,34 @@ class Decoder(nnx.Module):
     mask_spec: MaskSpec = _CAUSAL,
     constrain: Constrain = unconstrained,
     keep_kv: bool = False,
+    keep_routing: bool = False,
+    recorded_LBTX: jax.Array | None = None,
   ) -> Any:
-    """Hidden states hidden_BTD; with `keep_kv` also the rotated keys and values LBTKH.
+    """Hidden states hidden_BTD, and after them what is to be kept.
 
     Where a mesh cuts rows (`context_of`), T is padded, and hidden_BTD is in the stored order of
     the context's layout.
 
+    Args:
+      packed: the rows.
+      mask_spec: what attention sees.
+      constrain: pins activations to the mesh.
+      keep_kv: also return the rotated keys and values LBTKH.
+      keep_routing: also return what the routers did, a `Routed` with a leading axis over the
+        layers that have experts, its `experts` i32[L, B, T, X].
+      recorded_LBTX: experts to replay in those layers, see `experts.Told`.
+
     Raises:
-      ValueError: rows that are cut, with `keep_kv` or `merge_rows`.
+      ValueError: rows that are cut, with `keep_kv`, `recorded_LBTX` or `merge_rows`; routing of a
+        model without experts.
     """
     c = self.config
     context = context_of(constrain, c)
     if context is not None and context.layout.shards > 1:
-      if keep_kv or c.merge_rows:
+      if keep_kv or recorded_LBTX is not None or c.merge_rows:
         raise ValueError(
-          f"rows are cut over {context.layout.shards} devices: merge_rows and keep_kv need whole "
-          f"ones; set the mesh's context axis to 1"
+          f"rows are cut over {context.layout.shards} devices: merge_rows, keep_kv and router "
+          f"replay need whole ones; set the mesh's context axis to 1"
         )
       packed = Packed(*map(context.layout.store, packed))
     rows, length = packed.tokens_BT.shape
@@ -222,29 +243,38 @@ class Decoder(nnx.Module):
       return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 
     x = constrain(self.embed_tokens(packed.tokens_BT.reshape(lead)), (*axes, None))
-    kept, first = [], 0
+    knows_padding = keep_routing or c.capacity_factor is not None
+    valid_T = (packed.segment_ids_BT > 0).reshape(-1) if knows_padding else None
+    kept, routed, first = [], None, 0
     for name, num_layers in c.stacks.items():
       graph, layers = nnx.split(getattr(self, name))
 
       def block(x, scanned, graph=graph, first=first):
-        layer, kind = scanned
+        layer, kind, recorded_TX = scanned
         window = c.layer_window(first) if kind.window_L is None else kind.window_L
         by = by_kind[c.layer_rope(first)]
         if kind.rope_L is not None:
           by = Rotation(*(jnp.stack(parts)[kind.rope_L] for parts in zip(*by_kind, strict=True)))
-        x, kv = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c)
-        return constrain(x, (*axes, None)), kv
+        told = Told(valid_T, recorded_TX, constrain, axes)
+        x, kv, routed = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c, told)
+        return constrain(x, (*axes, None)), (kv, routed if keep_routing else None)
 
-      kinds = _kinds(c, first, num_layers)
-      x, kv = jax.lax.scan(_remat(block, c.remat), x, (layers, kinds))
+      kinds, recorded_LTX = _kinds(c, first, num_layers), None
+      if name == "layers" and recorded_LBTX is not None:
+        recorded_LTX = recorded_LBTX.reshape(num_layers, rows * length, -1).astype(jnp.int32)
+      x, (kv, routed) = jax.lax.scan(_remat(block, c.remat), x, (layers, kinds, recorded_LTX))
       kept.append(kv)
       first += num_layers
     hidden_BTD = self.final_norm(x, c).reshape(rows, length, c.d_model)
-    if not keep_kv:
-      return hidden_BTD
-    return hidden_BTD, kept[0] if len(kept) == 1 else jax.tree.map(
-      lambda *x: jnp.concatenate(x), *kept
-    )
+    out = [hidden_BTD]
+    if keep_kv:
+      out.append(kept[0] if len(kept) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *kept))
+    if keep_routing:
+      if routed is None:
+        raise ValueError("keep_routing: the model has no experts")
+      experts_LBTX = routed.experts_TX.reshape(-1, rows, length, c.experts.top_k)
+      out.append(routed._replace(experts_TX=experts_LBTX))
+    return tuple(out) if len(out) > 1 else hidden_BTD
 
   def embed_tokens(self, tokens: jax.Array) -> jax.Array:
     """Rows of the token table, in the activation dtype."""
@@ -272,6 +302,11 @@ def abstract(config: DecoderConfig) -> Decoder:
   return nnx.eval_shape(lambda: Decoder(config, nnx.Rngs(0)))
 
 
+def param_shapes(config: DecoderConfig) -> Params:
+  """The parameter tree with `jax.ShapeDtypeStruct` leaves."""
+  return nnx.to_pure_dict(nnx.state(abstract(config)))
+
+
 def bind(config: DecoderConfig, params: Params) -> Decoder:
   """The decoder over given parameters; cheap, and traceable."""
   return nnx.merge(nnx.graphdef(abstract(config)), params)
@@ -288,7 +323,7 @@ def logical_axes(config: DecoderConfig) -> Params:
 
 def check_params(config: DecoderConfig, params: Params) -> None:
   """Raises ValueError naming the first parameter whose presence or shape is wrong."""
-  want = dict(jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(nnx.state(abstract(config)))))
+  want = dict(jax.tree_util.tree_leaves_with_path(param_shapes(config)))
   have = dict(jax.tree_util.tree_leaves_with_path(params))
   for path in want.keys() ^ have.keys():
     state = "missing from" if path in want else "unknown to"

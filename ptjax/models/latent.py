@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ptjax.models.config import DecoderConfig
-from ptjax.models.layers import Rotation, param, product, rms_norm, rope
+from ptjax.models.layers import Rotation, flat_inputs, param, product, rms_norm, rope
 
 _EPS = 1e-6  # of the latents' norms, whatever the model's
 
@@ -69,5 +69,5 @@ class LatentAttention(nnx.Module):
   def out(self, heads: jax.Array, c: DecoderConfig) -> jax.Array:
     """heads[..., N, value] back to the residual width."""
     flat = heads.reshape(*heads.shape[:-2], -1)
-    wo = self.wo[...].reshape((c.d_model, -1) if c.out_first else (-1, c.d_model))
+    wo = flat_inputs(self.wo[...], 2, c)
     return product(flat, wo, c).astype(heads.dtype)

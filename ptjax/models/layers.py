@@ -1,15 +1,17 @@
 """The small parts of a decoder: products, norm, rotary embedding."""
 
+import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from ptjax.models.config import DecoderConfig
+from ptjax.models.matrices import Adapted, Quantized
 from ptjax.models.rotary import RopeScaling, frequencies
 
 
@@ -22,25 +24,64 @@ def param(
   return nnx.Param(init(rngs.params(), shape, jnp.float32), axes=axes)
 
 
-def product(x: jax.Array, w: jax.Array, c: DecoderConfig) -> jax.Array:
+def product(x: jax.Array, w: Any, c: DecoderConfig) -> jax.Array:
   """x[..., I] times w[I, *O], or w[*O, I] where the weights are stored `out_first`.
+
+  Args:
+    x: activations.
+    w: a matrix in any of the forms of `models.matrices`.
+    c: how to compute.
 
   Returns:
     f32[..., *O].
   """
+  if isinstance(w, Adapted):
+    return _adapted(product, x, w, c)
+  if isinstance(w, Quantized):
+    return _quantized(product, x, w, c)
   if c.out_first:
     return _product_from_left(x, w, c.matmul_dtype)
   lead, out = "BTC"[: x.ndim - 1], "NH"[: w.ndim - 1]
   return project(f"{lead}I,I{out}->{lead}{out}", x, w, c.matmul_dtype)
 
 
-def product_in_parts(x: jax.Array, w: jax.Array, c: DecoderConfig) -> jax.Array:
+def _adapted(times: Callable, x: jax.Array, w: Adapted, c: DecoderConfig) -> jax.Array:
+  """x base + scale (x a) b: the sum of the two products, never that of the matrices."""
+  return times(x, w.base, c) + w.scale * product(product(x, w.a, c), w.b, c)
+
+
+def _quantized(times: Callable, x: jax.Array, w: Quantized, c: DecoderConfig) -> jax.Array:
+  """(x values) scale: the matrix is read in its narrow form and never exists in a wider one."""
+  scale = w.scale[..., 0] if c.out_first else w.scale[0]
+  return times(x, w.values.astype(c.matmul_dtype), c) * scale
+
+
+def flat_inputs(w: Any, num_inputs: int, c: DecoderConfig) -> Any:
+  """A matrix of several input axes as one of one, in any of the forms of `models.matrices`."""
+  if isinstance(w, Adapted):
+    return dataclasses.replace(
+      w, base=flat_inputs(w.base, num_inputs, c), a=flat_inputs(w.a, num_inputs, c)
+    )
+  if isinstance(w, Quantized):
+    return jax.tree.map(lambda x: flat_inputs(x, num_inputs, c), w)
+  if c.out_first:
+    return w.reshape(*w.shape[:-num_inputs], -1)
+  return w.reshape(-1, *w.shape[num_inputs:])
+
+
+def product_in_parts(x: jax.Array, w: Any, c: DecoderConfig) -> jax.Array:
   """`product` of x[..., I] and a matrix, summed in `ff_parts` pieces of I that are then added.
 
   The backward products are those of `product`: cut in pieces as well, they would have to be
   padded and added up at full size.
   """
-  return product(x, w, c) if c.ff_parts == 1 else _in_parts(c, x, w)
+  if c.ff_parts == 1:
+    return product(x, w, c)
+  if isinstance(w, Adapted):
+    return _adapted(product_in_parts, x, w, c)
+  if isinstance(w, Quantized):
+    return _quantized(product_in_parts, x, w, c)
+  return _in_parts(c, x, w)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -73,8 +114,10 @@ def _product_from_left(x: jax.Array, w: jax.Array, dtype: str) -> jax.Array:
   return jax.lax.optimization_barrier(flat).T.reshape(*x.shape[:-1], *w.shape[:-1])
 
 
-def out_first(w: jax.Array, num_inputs: int = 1) -> jax.Array:
-  """w[*I, *O] as w[*O, *I], the form that `DecoderConfig.out_first` reads."""
+def out_first(w: Any, num_inputs: int = 1) -> Any:
+  """w[*I, *O], plain or quantised, as w[*O, *I], the form that `DecoderConfig.out_first` reads."""
+  if isinstance(w, Quantized):
+    return jax.tree.map(lambda x: out_first(x, num_inputs), w)
   axes = range(w.ndim)
   return w.transpose(*axes[num_inputs:], *axes[:num_inputs])
 

@@ -64,16 +64,18 @@ def set_up(e: Experiment, shape: DecoderConfig, devices: list[Any]) -> Setup:
   """The experiment on these devices, its model having that shape.
 
   Raises:
-    ValueError: shapes that do not divide over the mesh.
+    ValueError: shapes that do not divide over the mesh; adapters, quantised weights, training or
+      replay of routers, which a plan does not know yet.
   """
+  _check_planned(e)
   mesh = make_mesh(e.mesh, devices)
   layout = Layout(mesh, e.rules)
   check_rows(e.pack, layout)
   model = computed_on(shape, e.model, mesh, e.rules)
   shapes = jax.eval_shape(functools.partial(decoder.init_params, model), jax.random.key(0))
   start = layout.abstract(shapes, decoder.logical_axes(model))
-  trainer = policy_trainer(e, model, layout)
-  critic, critic_state = build_critic(e, model, mesh), None
+  trainer = policy_trainer(e, model, layout, start)
+  critic, critic_state = build_critic(e, model, mesh, start), None
   if critic is not None:
     make = functools.partial(critic_params, num_layers=critic.model.num_layers)
     params = critic.layout.abstract(jax.eval_shape(make, start), critic_axes(critic.model))
@@ -97,6 +99,20 @@ def set_up(e: Experiment, shape: DecoderConfig, devices: list[Any]) -> Setup:
     layers=layers,
     cache=cache,
   )
+
+
+def _check_planned(e: Experiment) -> None:
+  """Refuses what a plan would count wrongly."""
+  for name, is_set in (
+    ("model.lora", e.model.lora is not None),
+    ("model.router", e.model.router is not None),
+    ("critic.lora", e.critic is not None and e.critic.lora is not None),
+    ("engine.weights", e.engine.weights != "trainer"),
+    ("rl.reference_weights", e.rl.reference_weights != "start"),
+    ("rl.router_replay", e.rl.router_replay),
+  ):
+    if is_set:
+      raise ValueError(f"{name}: a plan does not know it yet; plan the run without it")
 
 
 def _cut(model: DecoderConfig, start: decoder.Params) -> tuple[decoder.Params, tuple]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from ptjax.kernels.decode import decode_attention
@@ -47,11 +48,21 @@ class Slots(NamedTuple):
 
 
 class Chunk(NamedTuple):
-  """Tokens sampled by one call, valid where the count of the slot says so."""
+  """Tokens sampled by one call, valid where the count of the slot says so.
+
+  With recording, `routes_RCLX` holds the experts of the token *before* each of them, in the layers
+  that have experts; else None.
+  """
 
   tokens_RC: jax.Array
   logprobs_RC: jax.Array
   count_R: jax.Array
+  routes_RCLX: jax.Array | None = None
+
+
+def route_dtype(config: DecoderConfig) -> np.dtype:
+  """The smallest type that holds the experts' numbers, and -1."""
+  return np.dtype(np.int8 if config.experts.num_experts <= 128 else np.int16)
 
 
 def empty_cache(config: DecoderConfig, slots: int, max_length: int) -> Cache:
@@ -64,9 +75,13 @@ def empty_cache(config: DecoderConfig, slots: int, max_length: int) -> Cache:
   )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def prefill(config: DecoderConfig, params: decoder.Params, tokens_PT: jax.Array):
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def prefill(
+  config: DecoderConfig, params: decoder.Params, tokens_PT: jax.Array, record: bool = False
+):
   """Keys and values (k_LPTKH, v_LPTKH) of prompts padded at the end.
+
+  With `record`, and after them, the experts of each token, routes_PTLX.
 
   Padding needs no mask: a later position is never seen by an earlier one, and the
   decode loop reads only as many keys as the slot's length says.
@@ -74,8 +89,10 @@ def prefill(config: DecoderConfig, params: decoder.Params, tokens_PT: jax.Array)
   positions_PT = jnp.broadcast_to(jnp.arange(tokens_PT.shape[1]), tokens_PT.shape)
   ones = jnp.ones_like(tokens_PT)
   packed = decoder.Packed(tokens_PT, positions_PT, ones, jnp.zeros_like(tokens_PT))
-  _, kv = decoder.bind(config, params)(packed, keep_kv=True)
-  return kv
+  _, kv, *rest = decoder.bind(config, params)(packed, keep_kv=True, keep_routing=record)
+  if not record:
+    return kv
+  return kv, jnp.moveaxis(rest[0].experts_TX, 0, 2).astype(route_dtype(config))
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -105,9 +122,14 @@ def take_rows(cache: Cache, rows_N: jax.Array) -> Cache:
   return jax.tree.map(lambda x: x[rows_N], cache)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(3, 4))
+@functools.partial(jax.jit, static_argnums=(0, 1, 5), donate_argnums=(3, 4))
 def decode_chunk(
-  config: DecoderConfig, num_steps: int, weights: EngineWeights, cache: Cache, slots: Slots
+  config: DecoderConfig,
+  num_steps: int,
+  weights: EngineWeights,
+  cache: Cache,
+  slots: Slots,
+  record: bool = False,
 ) -> tuple[Cache, Slots, Chunk]:
   """Samples up to `num_steps` tokens in every slot that is not done."""
   rows = slots.token_R.shape[0]
@@ -115,6 +137,7 @@ def decode_chunk(
     jnp.zeros((rows, num_steps), jnp.int32),
     jnp.zeros((rows, num_steps), jnp.float32),
     jnp.zeros(rows, jnp.int32),
+    jnp.zeros((rows, num_steps, *_routes_shape(config)), route_dtype(config)) if record else None,
   )
 
   def unfinished(carry):
@@ -123,7 +146,7 @@ def decode_chunk(
 
   def one_token(carry):
     step, cache, slots, chunk = carry
-    logits_RV, cache = next_logits(config, weights, cache, slots.token_R, slots.length_R)
+    logits_RV, cache, routes = next_logits(config, weights, cache, slots.token_R, slots.length_R)
     keys_R = jax.vmap(jax.random.fold_in)(slots.key_R, slots.length_R)
     tokens_R, logprobs_R = sample(logits_RV, keys_R, slots.sampling)
     live_R = ~slots.done_R
@@ -133,6 +156,7 @@ def decode_chunk(
       chunk.tokens_RC.at[:, step].set(tokens_R),
       chunk.logprobs_RC.at[:, step].set(logprobs_R),
       chunk.count_R + live_R,
+      chunk.routes_RCLX.at[:, step].set(_routes_RLX(routes, config)) if record else None,
     )
     slots = slots._replace(
       token_R=jnp.where(live_R, tokens_R, slots.token_R),
@@ -146,14 +170,25 @@ def decode_chunk(
   return cache, slots, chunk
 
 
+def _routes_shape(config: DecoderConfig) -> tuple[int, int]:
+  return config.stacks["layers"], config.experts.top_k
+
+
+def _routes_RLX(routes_RX: list[jax.Array], config: DecoderConfig) -> jax.Array:
+  return jnp.stack(routes_RX, axis=1).astype(route_dtype(config))
+
+
 def next_logits(
   config: DecoderConfig,
   weights: EngineWeights,
   cache: Cache,
   token_R: jax.Array,
   length_R: jax.Array,
-) -> tuple[jax.Array, Cache]:
-  """Logits f32[R, V] after each slot's last token, which enters the cache at `length_R`."""
+) -> tuple[jax.Array, Cache, list[jax.Array]]:
+  """Logits f32[R, V] after each slot's last token, which enters the cache at `length_R`.
+
+  With the cache come the experts i32[R, X] of that token in each layer that has experts.
+  """
   c, model = config, decoder.abstract(config)
   graphs = [
     nnx.graphdef(getattr(model, stack))
@@ -161,7 +196,7 @@ def next_logits(
     for _ in range(num_layers)
   ]
   rows = jnp.arange(token_R.shape[0])
-  keys, values = list(cache.k_RKHS), list(cache.v_RKSH)
+  keys, values, routes = list(cache.k_RKHS), list(cache.v_RKSH), []
   x_RD = decoder.embed(weights.decode["embed"]["table"], token_R, c)
   by_kind = rotations(length_R, c)
   for i, (graph, layer) in enumerate(zip(graphs, weights.layers, strict=True)):
@@ -180,7 +215,9 @@ def next_logits(
       )
       return heads_RNH, None
 
-    x_RD, _ = nnx.merge(graph, layer)(x_RD, by_kind[c.layer_rope(i)], attend, c)
+    x_RD, _, routed = nnx.merge(graph, layer)(x_RD, by_kind[c.layer_rope(i)], attend, c)
+    if routed is not None:
+      routes.append(routed.experts_TX)
   hidden_RD = norm(x_RD, weights.decode["final_norm"]["scale"], c)
   logits_RV = heads.logits(weights.decode, hidden_RD, config)
-  return logits_RV, Cache(tuple(keys), tuple(values))
+  return logits_RV, Cache(tuple(keys), tuple(values)), routes

@@ -8,6 +8,7 @@ fold_in(fold_in(seed, id), position). `EngineConfig.adaptive` gives up the one s
 
 import dataclasses
 import functools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ from ptjax.core.types import FinishReason
 from ptjax.data.tokenizer import Tokenizer
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
+from ptjax.models.quantize import Kind
 from ptjax.rollout import decode
 from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
-from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights
+from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights, rounded
 
 _MIN_WIDTH = 8  # a CPU's vector and a TPU's sublanes: fewer rows cost the same
 _PREFILL_BATCH = 8
@@ -42,6 +44,11 @@ class EngineConfig:
     min_prefill: shortest prefill program, in tokens; longer prompts use the next power
       of two.
     max_stop_ids: stop tokens a request may name.
+    weights: of the blocks in the decode loop: the trainer's, or the engine's own in 8 bits
+      (`models.quantize`), renewed with every version. Prompts are computed with the trainer's.
+      The sampler is then another policy than the trainer's by design: RL must correct for it.
+    weight_bits: for experiments on mismatch: matrices rounded to so many bits, kept in their own
+      dtype. `rl.contract_tolerance` has to allow it and a correction to make it good.
   """
 
   num_slots: int = 32
@@ -50,12 +57,23 @@ class EngineConfig:
   adaptive: bool = False
   min_prefill: int = 32
   max_stop_ids: int = 4
+  weights: Literal["trainer", "int8", "fp8"] = "trainer"
+  weight_bits: int | None = None
 
   def __post_init__(self):
+    if self.weight_bits is not None and not 2 <= self.weight_bits <= 16:
+      raise ValueError(f"engine.weight_bits {self.weight_bits} must be 2 to 16, or None")
+    if self.weight_bits is not None and self.weights != "trainer":
+      raise ValueError(f"engine.weights {self.weights} are in 8 bits already; no weight_bits then")
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if not isinstance(value, bool) and value < 1:
+      if isinstance(value, int) and not isinstance(value, bool) and value < 1:
         raise ValueError(f"engine.{field.name} {value} must be >= 1")
+
+  @property
+  def quantized(self) -> Kind | None:
+    """How the decode loop's weights are quantised."""
+    return None if self.weights == "trainer" else self.weights
 
   def width(self, live: int) -> int:
     """Slots of the narrowest program that holds `live` of them: num_slots or a half of it."""
@@ -93,10 +111,22 @@ class Engine:
     model: DecoderConfig,
     tokenizer: Tokenizer | None,
     placement: CachePlacement | None = None,
+    *,
+    record_routes: bool = False,
   ):
     """A tokenizer is needed only by requests with stop strings; a placement, where the weights
-    lie on a mesh."""
-    self.config, self.model = config, model
+    lie on a mesh.
+
+    With `record_routes`, completions tell the experts of their tokens, for router replay.
+
+    Raises:
+      ValueError: `record_routes` for a model without experts.
+    """
+    if record_routes and model.moe is None:
+      raise ValueError("record_routes: the model has no experts; set rl.router_replay=False")
+    # Capacity would make a request depend on its neighbours: the sampler drops nothing.
+    model = dataclasses.replace(model, capacity_factor=None)
+    self.config, self.model, self._record = config, model, record_routes
     self._place = (lambda cache: cache) if placement is None else placement.place
     cpu = jax.default_backend() == "cpu" if placement is None else placement.on_cpu
     self._decode_model = decode_config(model, on_cpu=cpu)
@@ -124,7 +154,9 @@ class Engine:
 
   def set_weights(self, params: Params, version: int) -> None:
     """Takes a new version; running requests go on under it (in-flight update)."""
-    self._weights = engine_weights(params, self._decode_model)
+    if self.config.weight_bits is not None:
+      params = rounded(params, self.config.weight_bits)
+    self._weights = engine_weights(params, self._decode_model, self.config.quantized)
     self._version = version
 
   def submit(self, request: Request) -> None:
@@ -174,25 +206,31 @@ class Engine:
     if self.idle:
       return []
     cache, slots, chunk = decode.decode_chunk(
-      self._decode_model, self.config.decode_chunk, self._weights, self._cache, self._device_slots()
+      self._decode_model,
+      self.config.decode_chunk,
+      self._weights,
+      self._cache,
+      self._device_slots(),
+      self._record,
     )
     self._cache = self._place(cache)
-    token, length, done, (tokens, logprobs, counts) = jax.device_get(
+    token, length, done, (tokens, logprobs, counts, routes) = jax.device_get(
       (slots.token_R, slots.length_R, slots.done_R, chunk)
     )
     rows = self._rows
     self._token[rows], self._length[rows], self._done[rows] = token, length, done
     self.stats.slot_steps += int(counts.max()) * len(rows)
-    return self._collect(tokens, logprobs, counts)
+    return self._collect(tokens, logprobs, counts, routes)
 
-  def _collect(self, tokens, logprobs, counts) -> list[Completion]:
+  def _collect(self, tokens, logprobs, counts, routes) -> list[Completion]:
     finished = []
     row_of = self._row_of()
     for slot, running in self._scheduler.running():
       row = row_of[slot]
       count = int(counts[row])
       before = len(running.tokens)
-      reason = running.extend(tokens[row, :count], logprobs[row, :count], self._version)
+      own = None if routes is None else routes[row, :count]
+      reason = running.extend(tokens[row, :count], logprobs[row, :count], self._version, own)
       self.stats.sampled_tokens += len(running.tokens) - before
       if reason is None and self._done[slot]:
         raise AssertionError(f"slot {slot} is done, request {running.request.id} is not")
@@ -253,8 +291,18 @@ class Engine:
       own_R = np.isin(self._rows, slots)
       source_R[own_R], take_R = i, take_R | own_R
       self.stats.prefill_tokens += len(prompt)
-    kv = decode.prefill(self.model, params, tokens_PT)
+    kv = decode.prefill(self.model, params, tokens_PT, self._record)
+    if self._record:
+      kv, routes_PTLX = kv
+      self._keep_routes(np.asarray(routes_PTLX), prompts)
     self._cache = self._place(decode.insert(self._cache, kv, source_R, take_R))
+
+  def _keep_routes(self, routes_PTLX: np.ndarray, prompts) -> None:
+    """Notes the experts of the prefilled tokens with each request of a prompt."""
+    running = dict(self._scheduler.running())
+    for routes_TLX, (prompt, slots) in zip(routes_PTLX, prompts, strict=False):
+      for slot in slots:
+        running[slot].routes.append(routes_TLX[: len(prompt)])
 
   def _set_slot(self, slot: int, request: Request) -> None:
     prompt = request.prompt

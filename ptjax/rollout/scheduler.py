@@ -56,6 +56,8 @@ class Completion:
     logprobs: f32[n], under the distribution that each token was drawn from.
     policy_versions: i32[n], version of the weights behind each token.
     finish_reason: STOP by a stop token or string, LENGTH by a limit.
+    routes: int[p + n - 1, L, X], the experts of all tokens but the last, those of the prompt of p
+      tokens included, in the L layers that have experts; None where they are not recorded.
   """
 
   id: int
@@ -63,6 +65,7 @@ class Completion:
   logprobs: np.ndarray
   policy_versions: np.ndarray
   finish_reason: FinishReason
+  routes: np.ndarray | None = None
 
 
 class Running:
@@ -73,14 +76,17 @@ class Running:
     self.tokens: list[int] = []
     self.logprobs: list[float] = []
     self.versions: list[int] = []
+    self.routes: list[np.ndarray] = []  # of the prompt's first tokens, then of single tokens
     self._matcher = None
     if request.stop_strings:
       assert tokenizer is not None  # the engine has refused such a request
       self._matcher = StopMatcher(tokenizer, request.stop_strings)
 
-  def extend(self, tokens, logprobs, version: int) -> FinishReason | None:
+  def extend(self, tokens, logprobs, version: int, routes=None) -> FinishReason | None:
     """Appends a chunk up to where the request ends; says why it ended, if it did."""
-    for token, logprob in zip(tokens, logprobs, strict=True):
+    for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+      if routes is not None:
+        self.routes.append(routes[i : i + 1])
       self.tokens.append(int(token))
       self.logprobs.append(float(logprob))
       self.versions.append(version)
@@ -99,6 +105,7 @@ class Running:
       np.asarray(self.logprobs, np.float32),
       np.asarray(self.versions, np.int32),
       reason,
+      np.concatenate(self.routes) if self.routes else None,
     )
 
 

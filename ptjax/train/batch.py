@@ -112,7 +112,8 @@ def policy_batches(
     keep = [i for i in keep if np.any(batch.advantages[i] != 0)]
   if not keep:
     return []
-  part, packed = batch.take(keep), pack([batch.trajectories[i] for i in keep], packing)
+  part = batch.take(keep)
+  packed = pack(part.trajectories, packing, routes=recorded_routes(part.trajectories))
   spread = lambda values: None if values is None else packed.spread(values)  # noqa: E731
   whole = PolicyBatch(
     rows=packed.rows,
@@ -124,6 +125,14 @@ def policy_batches(
     entropy_coef_B=_every_row(batch.entropy_coef, packed.rows.mask_BA.shape[0]),
   )
   return list(micro_batches(whole, packing.rows))
+
+
+def recorded_routes(trajectories: Sequence[Trajectory]) -> list[np.ndarray] | None:
+  """The recorded experts of each trajectory; None where the sampler recorded none."""
+  routes = [t.routes for t in trajectories if t.routes is not None]
+  if routes and len(routes) < len(trajectories):
+    raise ValueError(f"{len(routes)} of {len(trajectories)} trajectories have recorded routes")
+  return routes or None
 
 
 def _every_row(value: float | None, num_rows: int) -> np.ndarray | None:
@@ -154,8 +163,12 @@ def micro_batches(whole, rows: int) -> Iterator:
 
 
 def packed_micro_batches(
-  trajectories: Sequence[Trajectory], packing: PackConfig
+  trajectories: Sequence[Trajectory], packing: PackConfig, *, replay: bool = False
 ) -> tuple[Packed, list[Rows]]:
-  """For scoring: the packing, and its rows cut into micro-batches."""
-  packed = pack(trajectories, packing)
+  """For scoring: the packing, and its rows cut into micro-batches.
+
+  With `replay`, recorded experts are taken again: by the policy that they were recorded of, not by
+  other networks.
+  """
+  packed = pack(trajectories, packing, routes=recorded_routes(trajectories) if replay else None)
   return packed, list(micro_batches(packed.rows, packing.rows))

@@ -4,11 +4,9 @@ Source: Dong et al. 2023 (RAFT), algorithm 1; Yuan et al. 2023 (RFT).
 """
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 
 from ptjax.checkpoint.manager import CheckpointConfig
@@ -19,9 +17,8 @@ from ptjax.experience.packing import PackConfig
 from ptjax.models.decoder import Params
 from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.experiment import ModelConfig
-from ptjax.train.networks import Trainer
 from ptjax.train.on_policy import (
   NumberedTask,
   RolloutConfig,
@@ -33,7 +30,7 @@ from ptjax.train.on_policy import (
 )
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.session import Session
-from ptjax.train.sft import Aggregation, SFTBatch, sft_batches, sft_loss
+from ptjax.train.sft import Aggregation, SFTBatch, sft_batches, sft_trainer
 from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
 
 
@@ -113,10 +110,7 @@ def best_answers(played: Sequence[Played], config: BestOfNConfig) -> list[Played
 def best_of_n_problem(session: Session, e: BestOfNExperiment) -> Problem:
   """The problem of a run in an open session."""
   layout = session.policy_layout
-  loss = functools.partial(
-    sft_loss, model=session.model, chunk=e.fit.logit_chunk, constrain=layout.constrain
-  )
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = sft_trainer(session.model, layout, session.start, e.model.lora, e)
 
   def batches(params: Params, tasks: Sequence[NumberedTask]) -> tuple[list[SFTBatch], dict]:
     played = play(session, params, tasks, e.rollout.group_size)
@@ -131,12 +125,14 @@ def best_of_n_problem(session: Session, e: BestOfNExperiment) -> Problem:
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jax.numpy.copy, session.start)),
+    init=lambda: trainer.init(session.trainable()),
     source=Tasks(e.rollout.domains, session.domains, e.seed),
     batches=batches,
     place=layout.place_rows,
     heldout=lambda params: heldout_pass_rates(session, params),
-    identity=session.model.identity() | {"start": session.model_hash},
+    identity=session.model.identity()
+    | {"start": session.model_hash}
+    | adapters.record(e.model.lora),
   )
 
 

@@ -27,7 +27,7 @@ from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
 from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_states
 from ptjax.train.loading import Loaded, load_model
@@ -76,6 +76,9 @@ class DistillExperiment:
   fit: FitConfig = FitConfig()
   optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
   checkpoint: CheckpointConfig = CheckpointConfig()
+
+  def __post_init__(self):
+    self.model.refuse_router()
 
 
 class DistillBatch(NamedTuple):
@@ -153,7 +156,9 @@ def distill_problem(session: Session, teacher: Loaded, e: DistillExperiment) -> 
     chunk=e.fit.logit_chunk,
     constrain=layout.constrain,
   )
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(
+    loss, e.optimizer, e.fit.num_steps, adapters.frozen(session.start, e.model.lora)
+  )
   head = {k: v for k, v in teacher.start.items() if k in ("embed", "lm_head")}
 
   @jax.jit
@@ -172,13 +177,14 @@ def distill_problem(session: Session, teacher: Loaded, e: DistillExperiment) -> 
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jnp.copy, session.start)),
+    init=lambda: trainer.init(session.trainable()),
     source=Tasks(e.rollout.domains, session.domains, e.seed),
     batches=batches,
     place=place,
     heldout=lambda params: heldout_pass_rates(session, params),
     identity=session.model.identity()
-    | {"start": session.model_hash, "teacher": teacher.content_hash},
+    | {"start": session.model_hash, "teacher": teacher.content_hash}
+    | adapters.record(e.model.lora),
   )
 
 

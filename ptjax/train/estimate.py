@@ -182,6 +182,7 @@ def with_probe(trajectory: Trajectory) -> Trajectory:
     action_mask=np.append(t.action_mask, True),
     behavior_logprobs=np.append(t.behavior_logprobs, np.float32(0)),
     policy_versions=np.append(t.policy_versions, t.policy_versions[-1]),
+    routes=None,  # of the policy; a critic routes by itself
   )
 
 

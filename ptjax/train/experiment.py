@@ -10,11 +10,13 @@ from ptjax.evals.heldout import EvalConfig
 from ptjax.experience.collect import PolicyConfig
 from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
+from ptjax.models.lora import LoraConfig
 from ptjax.rollout.engine import EngineConfig
 from ptjax.sharding.mesh import MeshConfig
 from ptjax.sharding.rules import Rules
 from ptjax.train.optimizer import OptimizerConfig
 from ptjax.train.rl_config import GAE, CriticConfig, EntropyControl, RLConfig
+from ptjax.train.router import RouterConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +29,9 @@ class ModelConfig:
     matmul_dtype: dtype in which matrix products read their operands.
     activation_dtype: dtype of the residual stream.
     remat: what the backward pass computes again, see `DecoderConfig`.
+    lora: train low-rank adapters instead of the weights; None trains the weights.
+    router: auxiliary losses of a mixture of experts, in train, sft and bestofn; None for none.
+    capacity_factor: experts have a capacity, see `DecoderConfig`; None drops no token.
     attention, context_attention, context_layout: see `DecoderConfig`; the last two where the mesh
       has a context axis.
     today: the date that chat templates which print one show, as 2026-01-31; None takes the clock's,
@@ -41,10 +46,18 @@ class ModelConfig:
   context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = "auto"
   context_layout: Literal["zigzag", "contiguous", "striped"] = "zigzag"
   today: str | None = None
+  lora: LoraConfig | None = None
+  router: RouterConfig | None = None
+  capacity_factor: float | None = None
 
   def __post_init__(self):
     if self.today is not None and not _is_date(self.today):
       raise ValueError(f"model.today {self.today!r} is no date; write it as 2026-01-31, or none")
+
+  def refuse_router(self) -> None:
+    """Raises ValueError where the routers are to be trained by what cannot."""
+    if self.router is not None:
+      raise ValueError("model.router belongs to train, sft and bestofn; set it to None here")
 
 
 def _is_date(text: str) -> bool:
@@ -114,6 +127,7 @@ class Experiment:
         "engine.adaptive=True: the bits of an episode then depend on how many others run, which "
         "depends on the clock; with rl.deterministic=True set it to False"
       )
+    self._check_weights()
     if self.policy.sampling.temperature == 0:
       raise ValueError("policy.sampling.temperature 0 is greedy: it explores nothing; use 1.0")
     if self.policy.max_new_tokens > self.pack.actions:
@@ -128,6 +142,25 @@ class Experiment:
       raise ValueError(
         f"engine.max_length {self.engine.max_length} exceeds pack.length {self.pack.length}: "
         f"a long episode would fit no row; raise pack.length"
+      )
+
+  def _check_weights(self) -> None:
+    if self.engine.weights != "trainer" and not self.rl.objective.corrects:
+      raise ValueError(
+        f"engine.weights {self.engine.weights!r}: the sampler then is not the policy that trains, "
+        f"and nothing corrects for it; set rl.objective.correction.kind='tis_token', or "
+        f"rl.objective.old_policy='sampler'"
+      )
+    if self.model.capacity_factor is not None and not self.rl.objective.corrects:
+      raise ValueError(
+        f"model.capacity_factor {self.model.capacity_factor}: the trainer drops tokens, the "
+        f"sampler none, and nothing corrects for it; set rl.objective.correction.kind='tis_token', "
+        f"or capacity_factor to None"
+      )
+    if self.model.lora is not None and self.rl.reference_weights != "start":
+      raise ValueError(
+        f"rl.reference_weights {self.rl.reference_weights!r} with model.lora: the reference is the "
+        f"base under the adapters; set model.lora.base instead"
       )
 
   def _check_room_for_bootstrap(self) -> None:

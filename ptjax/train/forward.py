@@ -9,6 +9,7 @@ from ptjax.kernels.context import take_tokens
 from ptjax.models import decoder, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params, unconstrained
+from ptjax.models.experts import Routed
 from ptjax.rollout.sampling import SamplingConfig, SamplingParams, keep_mask
 
 # C: action slots of one chunk.
@@ -18,9 +19,35 @@ def action_states(
   model: DecoderConfig, params: Params, rows: Rows, constrain: Constrain = unconstrained
 ) -> jax.Array:
   """hidden_BAD: the final state before each action; the state of index 0 at unused slots."""
+  network = decoder.bind(model, params)
+  hidden_BTD = network(_packed(rows), constrain=constrain, recorded_LBTX=_recorded(rows))
+  return _at_actions(hidden_BTD, model, rows, constrain)
+
+
+def routed_states(
+  model: DecoderConfig, params: Params, rows: Rows, constrain: Constrain = unconstrained
+) -> tuple[jax.Array, Routed]:
+  """`action_states`, and what the routers of a mixture of experts did in all rows."""
+  network = decoder.bind(model, params)
+  hidden_BTD, routed = network(
+    _packed(rows), constrain=constrain, keep_routing=True, recorded_LBTX=_recorded(rows)
+  )
+  return _at_actions(hidden_BTD, model, rows, constrain), routed
+
+
+def _packed(rows: Rows) -> decoder.Packed:
   ids = rows.tokens_BT, rows.positions_BT, rows.segment_ids_BT, rows.branch_ids_BT
-  packed = decoder.Packed(*map(jnp.asarray, ids))
-  hidden_BTD = decoder.bind(model, params)(packed, constrain=constrain)
+  return decoder.Packed(*map(jnp.asarray, ids))
+
+
+def _recorded(rows: Rows) -> jax.Array | None:
+  """recorded_LBTX, the experts to replay."""
+  return None if rows.routes_BTLX is None else jnp.moveaxis(jnp.asarray(rows.routes_BTLX), 2, 0)
+
+
+def _at_actions(
+  hidden_BTD: jax.Array, model: DecoderConfig, rows: Rows, constrain: Constrain
+) -> jax.Array:
   context = decoder.context_of(constrain, model)
   if context is not None and context.layout.shards > 1:
     return take_tokens(context, hidden_BTD, jnp.asarray(rows.predictor_BA))
@@ -44,9 +71,29 @@ def action_logprobs(
   """
   hidden_BAD = action_states(model, params, rows, constrain)
   target_BA = jnp.asarray(rows.target_BA)
-  context = decoder.context_of(constrain, model)
-  shards = 1 if context is None else context.layout.shards
+  shards = _shards(model, constrain)
   return state_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk, shards)
+
+
+def _shards(model: DecoderConfig, constrain: Constrain) -> int:
+  context = decoder.context_of(constrain, model)
+  return 1 if context is None else context.layout.shards
+
+
+def routed_logprobs(
+  model: DecoderConfig,
+  params: Params,
+  rows: Rows,
+  sampling: SamplingConfig,
+  *,
+  chunk: int,
+  constrain: Constrain = unconstrained,
+) -> tuple[jax.Array, jax.Array, Routed]:
+  """`action_logprobs`, and what the routers did."""
+  hidden_BAD, routed = routed_states(model, params, rows, constrain)
+  target_BA = jnp.asarray(rows.target_BA)
+  shards = _shards(model, constrain)
+  return *state_logprobs(model, params, hidden_BAD, target_BA, sampling, chunk, shards), routed
 
 
 def state_logprobs(

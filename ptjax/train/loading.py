@@ -14,8 +14,11 @@ from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.importer import load_pretrained
+from ptjax.models.lora import LoraConfig
+from ptjax.models.quantize import quantize_blocks, quantized_axes
 from ptjax.sharding.mesh import on_cpu
 from ptjax.sharding.rules import Rules
+from ptjax.train import adapters
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.networks import Layout
 
@@ -30,6 +33,7 @@ class Loaded:
     template: tokenizer and chat template.
     layout: where the weights live.
     start: the weights; they are shared, so copy them before an optimiser takes them over.
+    lora: the adapters that train instead of them; None trains them all.
   """
 
   model: DecoderConfig
@@ -37,6 +41,11 @@ class Loaded:
   template: ChatTemplate
   layout: Layout
   start: Params
+  lora: LoraConfig | None = None
+
+  def trainable(self) -> Params:
+    """What trains, at update 0, on buffers of its own: the weights, or adapters on them."""
+    return adapters.trainable(self.start, self.model, self.layout, self.lora)
 
 
 def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
@@ -50,8 +59,11 @@ def load_model(config: ModelConfig, mesh: Mesh, rules: Rules) -> Loaded:
   today = datetime.datetime.fromisoformat(config.today) if config.today else None
   template = ChatTemplate(load_tokenizer(pretrained.tokenizer_source), today)
   layout = Layout(mesh, rules)
-  start = layout.place(pretrained.params, decoder.logical_axes(model))
-  return Loaded(model, pretrained.content_hash, template, layout, start)
+  params, axes = pretrained.params, decoder.logical_axes(model)
+  if config.lora is not None and config.lora.base != "float32":
+    params, axes = quantize_blocks(params, config.lora.base), quantized_axes(model)
+  start = layout.place(params, axes)
+  return Loaded(model, pretrained.content_hash, template, layout, start, config.lora)
 
 
 def computed_on(
@@ -66,6 +78,7 @@ def computed_on(
     attention=config.attention,
     context_attention=config.context_attention,
     context_layout=config.context_layout,
+    capacity_factor=config.capacity_factor,
     merge_rows=on_cpu(mesh) and mesh.shape["context"] == 1,
     ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else shape.ff_parts,
   )

@@ -12,11 +12,12 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from ptjax.core.metrics import merge
-from ptjax.models import decoder, heads
+from ptjax.models import decoder, heads, lora
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.sharding.rules import Constrainer, Rules, tree_shardings
 from ptjax.train.optimizer import OptimizerConfig, learning_rate, make_optimizer
+from ptjax.train.router import LOAD, RouterTraining, correct_choice, load_metrics
 
 
 class TrainState(NamedTuple):
@@ -73,8 +74,22 @@ def critic_params(policy: Params, num_layers: int) -> Params:
   dense = policy.get("first_layers")  # a stack of their own, and all of them in any trunk
   if dense is not None:
     num_layers -= len(dense["attn_norm"]["scale"])
-  trunk["layers"] = jax.tree.map(lambda x: x[:num_layers], policy["layers"])
+  trunk["layers"] = jax.tree.map(
+    lambda x: x if num_layers == len(x) else x[:num_layers], policy["layers"]
+  )
   return {"trunk": trunk, "head": heads.init_value_head(policy["embed"]["table"].shape[1])}
+
+
+class Frozen(NamedTuple):
+  """What a network has beside what trains: the base under its adapters, shared and never copied.
+
+  Attributes:
+    base: parameters, plain or quantised.
+    scale: of the adapters.
+  """
+
+  base: Params
+  scale: float
 
 
 class Trainer:
@@ -84,8 +99,21 @@ class Trainer:
   update is applied. Nothing is divided here: the losses carry the global normaliser.
   """
 
-  def __init__(self, loss: Callable, config: OptimizerConfig, num_updates: int):
-    """`loss(params, batch) -> (share of the loss, metrics)`."""
+  def __init__(
+    self,
+    loss: Callable,
+    config: OptimizerConfig,
+    num_updates: int,
+    frozen: Frozen | None = None,
+    router: RouterTraining | None = None,
+  ):
+    """`loss(params, batch) -> (share of the loss, metrics)`, of the whole network.
+
+    With `frozen`, the parameters of the state are adapters, and the loss is of both joined. With
+    `router`, the loss takes the load of the global batch as a third argument, and its metrics hold
+    that of the micro-batch as `router.LOAD`.
+    """
+    self.frozen, self._router = frozen, router
     self._schedule = learning_rate(config, num_updates)
     self._optimizer = optimizer = make_optimizer(config, self._schedule)
     self._loss, self._gradients = loss, {}
@@ -122,34 +150,60 @@ class Trainer:
     """The compiled gradient of a micro-batch, which lies where the parameters lie: left to
     itself, the compiler may put a copy of the whole on every device."""
     shardings = jax.tree.map(lambda x: x.sharding, params)
-    key = tuple(jax.tree.leaves(shardings))
+    key, frozen = tuple(jax.tree.leaves(shardings)), self.frozen
     if key not in self._gradients:
-      self._gradients[key] = jax.jit(
-        functools.partial(_gradient, self._loss), out_shardings=(shardings, None, None)
-      )
+      out = (shardings, None, None)
+      if frozen is None:
+        gradient = jax.jit(functools.partial(_gradient, self._loss), out_shardings=out)
+      else:
+        of = functools.partial(_adapter_gradient, self._loss, frozen.scale)
+        gradient = functools.partial(jax.jit(of, out_shardings=out), frozen.base)
+      self._gradients[key] = gradient
     return self._gradients[key]
 
   def _shardings(self, opt_state: optax.OptState, params: Params) -> Any:
     return _like_params(self._optimizer, opt_state, params, _everywhere(params))
 
+  def network(self, params: Params) -> Params:
+    """The whole network of a state's parameters; nothing is copied."""
+    return (
+      params if self.frozen is None else lora.adapt(self.frozen.base, params, self.frozen.scale)
+    )
+
   def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
     """One update from the micro-batches of one global batch."""
     grads, loss, metrics = None, jnp.zeros(()), {}
-    gradient = self._gradient(state.params)
+    gradient, whole = self._gradient(state.params), ()
+    if self._router is not None:
+      batches = list(batches)
+      whole = (self._router.whole(self.network(state.params), batches),) if batches else ()
     for batch in batches:
-      more, share, part = gradient(state.params, batch)
+      more, share, part = gradient(state.params, batch, *whole)
       grads = more if grads is None else self._add(grads, more)
       loss, metrics = loss + share, merge(metrics, part)
     if grads is None:
       grads = jax.tree.map(jnp.zeros_like, state.params)
     rate = self._schedule(state.updates)
     state, norm = self._apply(state, grads)
+    if self._router is not None and LOAD in metrics:
+      load: Any = metrics.pop(LOAD)
+      metrics |= load_metrics(load)
+      if self._router.bias_rate:
+        moved = correct_choice(state.params, load, self._router.bias_rate)
+        state = state._replace(params=moved)
     return state, metrics | {"loss": loss, "grad_norm": norm, "lr": rate}
 
 
-def _gradient(loss, params, batch):
-  (share, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, batch)
+def _gradient(loss, params, *batch):
+  (share, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params, *batch)
   return grads, share, metrics
+
+
+def _adapter_gradient(loss, scale, base, params, *batch):
+  def joined(params, *batch):
+    return loss(lora.adapt(base, params, scale), *batch)
+
+  return _gradient(joined, params, *batch)
 
 
 def _apply(optimizer, state: TrainState, grads):

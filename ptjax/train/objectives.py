@@ -22,8 +22,9 @@ from ptjax.experience.packing import Rows
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
 from ptjax.rollout.sampling import SamplingConfig
-from ptjax.train.forward import action_logprobs, action_values
+from ptjax.train.forward import action_logprobs, action_values, routed_logprobs
 from ptjax.train.policy_objective import CLIPS, CorrectionConfig, PolicyObjective
+from ptjax.train.router import Load, RouterConfig, with_router
 
 Array = jax.Array | np.ndarray  # NumPy until it is placed on the mesh
 
@@ -75,6 +76,25 @@ def policy_loss(
     model, params, batch.rows, sampling, chunk=objective.logit_chunk, constrain=constrain
   )
   return action_loss(objective, logp_BA, entropy_BA, batch)
+
+
+def routed_policy_loss(
+  params: Params,
+  batch: PolicyBatch,
+  whole: Load,
+  *,
+  model: DecoderConfig,
+  objective: PolicyObjective,
+  sampling: SamplingConfig,
+  constrain: Constrain,
+  router: RouterConfig,
+):
+  """`policy_loss` and the auxiliary losses of the routers; `whole` is of the global batch."""
+  logp_BA, entropy_BA, routed = routed_logprobs(
+    model, params, batch.rows, sampling, chunk=objective.logit_chunk, constrain=constrain
+  )
+  loss, metrics = action_loss(objective, logp_BA, entropy_BA, batch)
+  return with_router(loss, metrics, routed, batch.rows, whole, router)
 
 
 def action_loss(objective: PolicyObjective, logp_BA, entropy_BA, batch: PolicyBatch):

@@ -76,7 +76,10 @@ def make_optimizer(
 
 
 def _decays(params):
-  """True for matrices: everything but the scales of norms and biases."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: leaf.ndim > 1 and "scale" not in jax.tree_util.keystr(path), params
-  )
+  """True for matrices: all but scales of norms, corrections of routers, and biases."""
+
+  def is_matrix(path, leaf) -> bool:
+    name = jax.tree_util.keystr(path)
+    return leaf.ndim > 1 and "scale" not in name and "correction" not in name
+
+  return jax.tree_util.tree_map_with_path(is_matrix, params)

@@ -139,6 +139,11 @@ class PolicyObjective:
     return self.kl_estimator or ("k2" if self.kl_place == "loss" else "k1")
 
   @property
+  def corrects(self) -> bool:
+    """Whether the gap between sampler and trainer is in the loss, as a weight or a ratio."""
+    return self.correction.kind != "none" or self.old_policy == "sampler"
+
+  @property
   def by_sequence(self) -> bool:
     """Whether a sequence must have one advantage: its ratio is one number."""
     return self.loss == "gspo"

@@ -24,7 +24,7 @@ from ptjax.rewards.reward_model import answer_tokens
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.examples import Shuffled
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_logprobs
@@ -141,6 +141,9 @@ class PreferenceExperiment:
   fit: FitConfig = FitConfig()
   optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-6)
   checkpoint: CheckpointConfig = CheckpointConfig()
+
+  def __post_init__(self):
+    self.model.refuse_router()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,7 +319,7 @@ def preference_problem(
     chunk=e.fit.logit_chunk,
     constrain=loaded.layout.constrain,
   )
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(loss, e.optimizer, e.fit.num_steps, adapters.frozen(loaded.start, loaded.lora))
   score = make_scorer(loaded, e.pack, e.fit.logit_chunk)
   measure = jax.jit(loss)
 
@@ -363,12 +366,14 @@ def preference_problem(
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jax.numpy.copy, loaded.start)),
+    init=lambda: trainer.init(loaded.trainable()),
     source=Shuffled(prepared(train), e.seed),
     batches=batches,
     place=functools.partial(place_pairs, loaded.layout),
     heldout=evaluate,
-    identity=loaded.model.identity() | {"start": loaded.content_hash},
+    identity=loaded.model.identity()
+    | {"start": loaded.content_hash}
+    | adapters.record(loaded.lora),
   )
 
 

@@ -26,7 +26,7 @@ from ptjax.models.decoder import Constrain, Params
 from ptjax.rewards.process import process_text
 from ptjax.rewards.reward_model import DIRECTORY, SHARED, RewardModel
 from ptjax.sharding.mesh import make_mesh
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.batch import micro_batches
 from ptjax.train.examples import Shuffled, is_heldout, prompt_key
 from ptjax.train.loading import Loaded, check_rows, load_model, record_model
@@ -113,7 +113,7 @@ def process_problem(
   trunk, start = init_reward_model(loaded, e.reward, len(names), e.seed)
   constrain = loaded.layout.constrain
   loss = functools.partial(step_loss, model=trunk, constrain=constrain)
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(loss, e.optimizer, e.fit.num_steps, adapters.trunk_frozen(start, loaded.lora))
   score = jax.jit(functools.partial(step_scores, model=trunk, constrain=constrain))
 
   def batches(params: Params, items: Sequence[AnnotatedSteps]) -> tuple[list[StepBatch], dict]:
@@ -151,13 +151,14 @@ def process_problem(
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jnp.copy, start)),
+    init=lambda: trainer.init(adapters.trunk_trainable(start, trunk, loaded.layout, loaded.lora)),
     source=Shuffled(train, e.seed),
     batches=batches,
     place=loaded.layout.place_rows,
     heldout=lambda params: measured(params)[0],
     identity=trunk.identity()
-    | {"start": loaded.content_hash, "heads": names, "members": e.reward.members, "steps": True},
+    | {"start": loaded.content_hash, "heads": names, "members": e.reward.members, "steps": True}
+    | adapters.record(loaded.lora),
     finish=finish,
   )
 

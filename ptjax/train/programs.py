@@ -7,10 +7,16 @@ import jax
 from jax.sharding import Mesh
 
 from ptjax.models.config import DecoderConfig
+from ptjax.models.decoder import Params
+from ptjax.models.matrices import is_matrix
+from ptjax.models.quantize import quantized_axes
+from ptjax.rewards.reward_model import critic_start, load_reward_model
+from ptjax.train import adapters
 from ptjax.train.experiment import CriticConfig, Experiment
 from ptjax.train.forward import action_logprobs, action_values
-from ptjax.train.networks import Layout, Trainer
-from ptjax.train.objectives import critic_loss, policy_loss
+from ptjax.train.networks import Layout, Trainer, critic_axes, critic_params
+from ptjax.train.objectives import critic_loss, policy_loss, routed_policy_loss
+from ptjax.train.router import RouterTraining
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,21 +29,40 @@ class Critic:
   model: DecoderConfig
 
 
-def policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout) -> Trainer:
-  """Trains the policy on the objective of the experiment."""
-  loss = functools.partial(
-    policy_loss,
-    model=model,
-    objective=e.rl.objective,
-    sampling=e.policy.sampling,
-    constrain=layout.constrain,
-  )
+def policy_trainer(e: Experiment, model: DecoderConfig, layout: Layout, start: Params) -> Trainer:
+  """Trains the policy on the objective of the experiment; `start` is the base of adapters."""
+  common = {
+    "model": model,
+    "objective": e.rl.objective,
+    "sampling": e.policy.sampling,
+    "constrain": layout.constrain,
+  }
+  frozen, config = adapters.frozen(start, e.model.lora), e.model.router
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  return Trainer(loss, e.optimizer, num_updates)
+  if config is None:
+    loss = functools.partial(policy_loss, **common)
+    return Trainer(loss, e.optimizer, num_updates, frozen)
+  router = RouterTraining.of(config, model, layout.constrain, adapters=frozen is not None)
+  loss = functools.partial(routed_policy_loss, **common, router=config)
+  return Trainer(loss, e.optimizer, num_updates, frozen, router)
 
 
-def build_critic(e: Experiment, model: DecoderConfig, mesh: Mesh) -> Critic | None:
-  """The live parts of the critic; None without one.
+def critic_at_start(
+  config: CriticConfig, trunk: DecoderConfig, layout: Layout, start: Params
+) -> Params:
+  """A critic at update 0 on its mesh; it may share arrays with the policy's `start`."""
+  if config.reward_model is None:
+    params = critic_params(start, trunk.num_layers)
+  else:
+    params = critic_start(load_reward_model(config.reward_model), trunk)
+  axes = critic_axes(trunk)
+  if any(is_matrix(x) for x in jax.tree.leaves(params, is_leaf=is_matrix)):
+    axes["trunk"] = quantized_axes(trunk)
+  return layout.place(params, axes)
+
+
+def build_critic(e: Experiment, model: DecoderConfig, mesh: Mesh, start: Params) -> Critic | None:
+  """The live parts of the critic; None without one. With adapters, `start` is their base.
 
   Raises:
     ValueError: it has more layers than the policy that it starts from.
@@ -55,7 +80,11 @@ def build_critic(e: Experiment, model: DecoderConfig, mesh: Mesh) -> Critic | No
   layout = Layout(mesh, e.critic.rules)
   loss = functools.partial(critic_loss, model=trunk, clip=e.critic.clip, constrain=layout.constrain)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
-  trainer = Trainer(loss, e.critic.optimizer, num_updates)
+  frozen = None
+  if e.critic.lora is not None:
+    params = critic_at_start(e.critic, trunk, layout, start)
+    frozen = adapters.trunk_frozen(params, e.critic.lora)
+  trainer = Trainer(loss, e.critic.optimizer, num_updates, frozen)
   return Critic(e.critic, trainer, layout, trunk)
 
 

@@ -24,7 +24,7 @@ from ptjax.models.decoder import Constrain, Params
 from ptjax.rewards.reward_model import DIRECTORY, SHARED, RewardModel, ScoredText, answer_text
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.examples import Shuffled
 from ptjax.train.experiment import ModelConfig
 from ptjax.train.forward import action_states
@@ -110,6 +110,7 @@ class RewardExperiment:
   checkpoint: CheckpointConfig = CheckpointConfig()
 
   def __post_init__(self):
+    self.model.refuse_router()
     if self.steps and (self.reward.label_smoothing or self.reward.members > 1):
       raise ValueError(
         f"reward.label_smoothing {self.reward.label_smoothing} and members {self.reward.members} "
@@ -210,10 +211,11 @@ def init_reward_model(
   params = critic_params(loaded.start, depth)
   key = jax.random.fold_in(jax.random.key(seed), 0x52)
   params["head"] = heads.init_reward_head(key, trunk.d_model, config.members, num_domains)
-  axes = {
-    "trunk": decoder.logical_axes(trunk),
-    "head": {"w": (None, None, "embed"), "b": (None, None)},
-  }
+  head_axes = {"w": (None, None, "embed"), "b": (None, None)}
+  if loaded.lora is not None:  # the trunk is frozen: it stays where the model has put it
+    params["head"] = loaded.layout.place(params["head"], head_axes)
+    return trunk, params
+  axes = {"trunk": decoder.logical_axes(trunk), "head": head_axes}
   return trunk, jax.tree.map(jnp.copy, loaded.layout.place(params, axes))
 
 
@@ -320,7 +322,7 @@ def reward_problem(
   trunk, start = init_reward_model(loaded, e.reward, len(names), e.seed)
   constrain = loaded.layout.constrain
   loss = functools.partial(reward_loss, model=trunk, config=e.reward, constrain=constrain)
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = Trainer(loss, e.optimizer, e.fit.num_steps, adapters.trunk_frozen(start, loaded.lora))
   place = functools.partial(place_pairs, loaded.layout)
 
   def in_parts(items: Sequence[Ranked]) -> Iterator[tuple[list[Ranked], Packed]]:
@@ -369,13 +371,14 @@ def reward_problem(
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jnp.copy, start)),
+    init=lambda: trainer.init(adapters.trunk_trainable(start, trunk, loaded.layout, loaded.lora)),
     source=Shuffled(ranked, e.seed),
     batches=batches,
     place=place,
     heldout=lambda params: measured(params)[0],
     identity=trunk.identity()
-    | {"start": loaded.content_hash, "heads": names, "members": e.reward.members},
+    | {"start": loaded.content_hash, "heads": names, "members": e.reward.members}
+    | adapters.record(loaded.lora),
     finish=finish,
   )
 

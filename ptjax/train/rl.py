@@ -68,7 +68,7 @@ def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
   e = session.experiment
   while state.step < e.rl.num_steps:
     watch = Stopwatch(session.engine.stats)
-    session.engine.set_weights(state.policy.params, state.step)
+    session.engine.set_weights(session.policy.network(state.policy.params), state.step)
 
     with watch.phase("rollout"):
       sampled = play_step(session, state)
@@ -165,7 +165,8 @@ def prepare(
   check_now = state.step % e.rl.contract_every == 0
   old = None
   if check_now or not e.rl.single_update:
-    old = session.logprobs(state.policy.params, trajectories)
+    network = session.policy.network(state.policy.params)
+    old = session.logprobs(network, trajectories, replay=e.rl.router_replay)
   if check_now and old is not None:
     metrics["mismatch/max_gap"] = check_contract(
       trajectories, old, e.rl.contract_tolerance, session.template.tokenizer
@@ -176,7 +177,7 @@ def prepare(
   if e.rl.reference:
     measured = batches.first_of_groups(trajectories, e.rl.kl_episodes)
     some = [trajectories[i] for i in measured]
-    scores = session.logprobs(session.start, some)
+    scores = session.logprobs(session.reference, some)
     metrics["policy/kl"] = kl_metric(some, scores)
     reference = scores if e.rl.objective.kl_coef else None
   advantages, values, returns = estimates(session, state, trajectories, reference)
@@ -230,7 +231,8 @@ def state_values(
     raise ValueError("values need a critic")
   cut = ["" not in t.rewards for t in trajectories]
   probed = [estimate.with_probe(t) if c else t for t, c in zip(trajectories, cut, strict=True)]
-  values = session.values(session.critic, state.critic.params, probed)
+  network = session.critic.trainer.network(state.critic.params)
+  values = session.values(session.critic, network, probed)
   bootstraps = [float(v[-1]) if c else None for v, c in zip(values, cut, strict=True)]
   return [v[:-1] if c else v for v, c in zip(values, cut, strict=True)], bootstraps
 

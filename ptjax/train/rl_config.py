@@ -1,10 +1,12 @@
 """Configuration of the RL algorithm: estimators, critic, sampling of groups, shaping."""
 
 import dataclasses
+from typing import Literal
 
 from ptjax.algos.advantages import ADVANTAGES
 from ptjax.algos.aggregate import AGGREGATIONS
 from ptjax.experience.groups import DynamicSampling
+from ptjax.models.lora import LoraConfig
 from ptjax.rewards.shaping import ShapingConfig
 from ptjax.sharding.rules import Rules
 from ptjax.train.optimizer import OptimizerConfig
@@ -24,6 +26,7 @@ class CriticConfig:
     num_layers: its trunk is the policy's first layers; None takes all.
     reward_model: workdir of a finished `reward` run whose trunk and head it starts from instead;
       num_layers must then be those of that model. None starts from the policy.
+    lora: train adapters on its trunk, and the head; None trains all of it.
     clip: half-width of the value clipping; None for none.
     warmup_steps: steps at the start in which only the critic learns.
     gamma: discount.
@@ -40,6 +43,7 @@ class CriticConfig:
 
   num_layers: int | None = None
   reward_model: str | None = None
+  lora: LoraConfig | None = None
   clip: float | None = 0.2
   warmup_steps: int = 0
   gamma: float = 1.0
@@ -111,11 +115,16 @@ class RLConfig:
     shaping: what is added to the rewards for their length.
     dynamic_sampling: draw new tasks for groups that teach nothing; None keeps all groups.
     entropy: adaptive weight of the entropy bonus; None keeps `objective.entropy_coef`.
+    router_replay: the sampler records the experts of every token, and the policy's passes take them
+      again, the weights being those of its own router: a mixture of experts then gives a token the
+      log-prob that the sampler gave it. Reference and critic route by themselves.
     max_staleness: episodes with a token sampled more than this many steps ago are dropped.
     epochs: passes over the batch of a step.
     minibatches: updates of a pass.
     reference: keep the starting policy as reference, to measure the KL; needed where
       `objective.kl_coef` > 0.
+    reference_weights: of the reference: the starting weights, or their blocks in 8 bits (see
+      `models.quantize`); the policy then takes the starting weights over.
     kl_episodes: episodes of a group that the KL is measured on where it is not in the
       loss; None takes all. A forward pass of the reference is a quarter of a step.
     deterministic: a failure of the infrastructure stops the run (to be resumed) instead
@@ -135,10 +144,12 @@ class RLConfig:
   shaping: ShapingConfig = ShapingConfig()
   dynamic_sampling: DynamicSampling | None = None
   entropy: EntropyControl | None = None
+  router_replay: bool = False
   max_staleness: int = 0
   epochs: int = 1
   minibatches: int = 1
   reference: bool = False
+  reference_weights: Literal["start", "int8", "fp8"] = "start"
   kl_episodes: int | None = None
   deterministic: bool = False
   contract_every: int = 50
@@ -235,6 +246,10 @@ def _check_kl(rl: RLConfig) -> None:
     raise ValueError(
       f"rl.kl_episodes {rl.kl_episodes}: with kl_coef {rl.objective.kl_coef} the "
       f"{rl.objective.kl_place} needs the KL of every episode; set kl_episodes to None"
+    )
+  if rl.reference_weights != "start" and not rl.reference:
+    raise ValueError(
+      f"rl.reference_weights {rl.reference_weights!r} without a reference; set rl.reference=True"
     )
   if rl.objective.kl_coef and not rl.reference:
     raise ValueError(

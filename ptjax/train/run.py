@@ -15,6 +15,7 @@ from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summ
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
+from ptjax.train import adapters
 from ptjax.train.experiment import Experiment
 from ptjax.train.manifest import write_run_manifest
 from ptjax.train.rl import PreemptionFlag, RLState, initial_entropy, train
@@ -165,7 +166,7 @@ def measure(session: Session, state: RLState, log: RunLog, when: str, observer: 
 
 def _evaluate(session: Session, state: RLState) -> tuple[list[PassRate], list[Played]]:
   e = session.experiment
-  session.engine.set_weights(state.policy.params, state.step)
+  session.engine.set_weights(session.policy.network(state.policy.params), state.step)
   played = session.runner.run(
     heldout(session.engine, session.template, session.domains, session.services, e.policy, e.eval)
   )
@@ -187,11 +188,15 @@ def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
 
 def _model_record(session: Session) -> dict[str, Any]:
   """What must agree between a checkpoint and the run that goes on from it."""
-  critic = session.critic.model if session.critic else None
-  return session.model.identity() | {
-    "start": session.model_hash,
-    "critic": None if critic is None else critic.identity(),
-  }
+  c = session.critic
+  return (
+    session.model.identity()
+    | {
+      "start": session.model_hash,
+      "critic": None if c is None else c.model.identity() | adapters.record(c.config.lora),
+    }
+    | adapters.record(session.experiment.model.lora)
+  )
 
 
 def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> RLState:
@@ -210,6 +215,7 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   check_model(meta["model"], _model_record(session), checkpoints.path(step))
   like = {"policy": policy, "critic": critic}
   arrays = checkpoints.restore(step, {k: v for k, v in like.items() if v is not None})
+  session.release_start()
   mixture.restore(meta["mixture"])
   observer.on_status(f"resumed from step {step}")
   # A control that the checkpoint does not know yet starts now.

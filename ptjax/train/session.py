@@ -19,16 +19,25 @@ from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
+from ptjax.models.quantize import quantize_blocks, quantized_axes
 from ptjax.rewards.judge import with_judge
-from ptjax.rewards.reward_model import critic_start, load_reward_model
+from ptjax.rewards.reward_model import load_reward_model
 from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.engine import Engine
 from ptjax.sharding.mesh import make_mesh
+from ptjax.train import adapters
 from ptjax.train.batch import PerAction, packed_micro_batches
 from ptjax.train.experiment import Experiment
-from ptjax.train.loading import check_rows, load_model
-from ptjax.train.networks import Layout, Trainer, TrainState, critic_axes, critic_params
-from ptjax.train.programs import Critic, build_critic, policy_trainer, score_rows, value_rows
+from ptjax.train.loading import Loaded, check_rows, load_model
+from ptjax.train.networks import Layout, Trainer, TrainState
+from ptjax.train.programs import (
+  Critic,
+  build_critic,
+  critic_at_start,
+  policy_trainer,
+  score_rows,
+  value_rows,
+)
 from sandbox_runner import Pool, PoolConfig
 
 
@@ -47,7 +56,8 @@ class Session:
     policy: trains the policy.
     policy_layout: where the policy lives.
     critic: the live parts of the critic; None without one.
-    start: the weights that the run starts from, on the mesh; also the reference.
+    start: the weights that the run starts from, on the mesh.
+    reference: what the KL is measured against: `start` itself, or a copy of it in 8 bits.
     runner: the event loop of episodes and sandboxes.
   """
 
@@ -62,26 +72,42 @@ class Session:
   policy_layout: Layout
   critic: Critic | None
   start: Params
+  reference: Params
   runner: asyncio.Runner
 
   def init_policy(self) -> TrainState:
-    """The policy at update 0, on buffers of its own."""
-    return self.policy.init(jax.tree.map(jax.numpy.copy, self.start))
+    """The policy at update 0, on buffers of its own; on those of `start` where it is spare."""
+    return self.policy.init(self.start if self.start_is_spare else self.trainable())
+
+  @property
+  def start_is_spare(self) -> bool:
+    """Whether nothing reads `start` once the networks are made."""
+    critic_shares = self.critic is not None and self.critic.config.lora is not None
+    return self.reference is not self.start and not critic_shares
+
+  def release_start(self) -> None:
+    """Frees `start` where it is spare: a checkpoint has taken its place."""
+    if self.start_is_spare:
+      jax.tree.map(lambda x: x.delete(), self.start)
+
+  def trainable(self) -> Params:
+    """What trains of the policy at update 0: the weights, or adapters on them."""
+    lora = self.experiment.model.lora
+    return adapters.trainable(self.start, self.model, self.policy_layout, lora)
 
   def init_critic(self) -> TrainState | None:
     """The critic at update 0: its trunk starts as the policy's first layers, or all of it as the
     reward model that the configuration names."""
     if self.critic is None:
       return None
-    if self.critic.config.reward_model is None:
-      params = critic_params(self.start, self.critic.model.num_layers)
-    else:
-      params = critic_start(load_reward_model(self.critic.config.reward_model), self.critic.model)
-    placed = self.critic.layout.place(params, critic_axes(self.critic.model))
-    return self.critic.trainer.init(jax.tree.map(jax.numpy.copy, placed))
+    c = self.critic
+    params = critic_at_start(c.config, c.model, c.layout, self.start)
+    return c.trainer.init(adapters.trunk_trainable(params, c.model, c.layout, c.config.lora))
 
-  def logprobs(self, params: Params, trajectories: list[Trajectory]) -> PerAction:
-    """Log-probs of all actions under given policy weights."""
+  def logprobs(
+    self, params: Params, trajectories: list[Trajectory], *, replay: bool = False
+  ) -> PerAction:
+    """Log-probs of all actions under given policy weights, with recorded experts or its own."""
     score = functools.partial(
       score_rows,
       self.model,
@@ -89,7 +115,8 @@ class Session:
       self.experiment.rl.objective.logit_chunk,
       self.policy_layout,
     )
-    return _score_all(score, params, trajectories, self.experiment.pack, self.policy_layout)
+    pack, layout = self.experiment.pack, self.policy_layout
+    return _score_all(score, params, trajectories, pack, layout, replay=replay)
 
   def values(self, critic: Critic, params: Params, trajectories: list[Trajectory]) -> PerAction:
     """The critic's value of the state before each action."""
@@ -97,8 +124,10 @@ class Session:
     return _score_all(value, params, trajectories, self.experiment.pack, critic.layout)
 
 
-def _score_all(score, params, trajectories, packing: PackConfig, layout: Layout) -> PerAction:
-  packed, parts = packed_micro_batches(trajectories, packing)
+def _score_all(
+  score, params, trajectories, packing: PackConfig, layout: Layout, *, replay: bool = False
+) -> PerAction:
+  packed, parts = packed_micro_batches(trajectories, packing, replay=replay)
   scores = [score(params, layout.place_rows(rows)) for rows in parts]
   return packed.gather(np.concatenate(jax.device_get(scores)))
 
@@ -147,13 +176,18 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       domains=domains,
       services=Services(sandbox),
       engine=Engine(
-        e.engine, loaded.model, loaded.template.tokenizer, CachePlacement(mesh, e.rules)
+        e.engine,
+        loaded.model,
+        loaded.template.tokenizer,
+        CachePlacement(mesh, e.rules),
+        record_routes=e.rl.router_replay,
       ),
-      policy=policy_trainer(e, loaded.model, loaded.layout),
+      policy=policy_trainer(e, loaded.model, loaded.layout, loaded.start),
       policy_layout=loaded.layout,
       start=loaded.start,
+      reference=_reference(e, loaded),
       runner=runner,
-      critic=build_critic(e, loaded.model, mesh),
+      critic=build_critic(e, loaded.model, mesh, loaded.start),
     )
 
 
@@ -170,3 +204,13 @@ def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Po
     yield pool
   finally:
     runner.run(pool.__aexit__(None, None, None))
+
+
+def _reference(e: Experiment, loaded: Loaded) -> Params:
+  kind = e.rl.reference_weights
+  if kind == "start":
+    return loaded.start
+  quantized = jax.jit(quantize_blocks, static_argnums=1)(loaded.start, kind)
+  placed = loaded.layout.place(quantized, quantized_axes(loaded.model))
+  # What is not quantised may still be the arrays of `start`, which the policy takes over.
+  return jax.tree.map(jax.numpy.copy, placed)

@@ -6,7 +6,7 @@ import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
 
@@ -21,19 +21,24 @@ from ptjax.data.sources import RandomAccess, Record, open_files
 from ptjax.experience.packing import Packable, PackConfig, Rows, pack
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params
+from ptjax.models.lora import LoraConfig
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Rules
-from ptjax.train import supervised
+from ptjax.train import adapters, supervised
 from ptjax.train.batch import micro_batches
 from ptjax.train.examples import Source, is_heldout, prompt_key
 from ptjax.train.experiment import ModelConfig
-from ptjax.train.forward import action_logprobs
+from ptjax.train.forward import action_logprobs, routed_logprobs
 from ptjax.train.loading import Loaded, check_rows, load_model, record_model
 from ptjax.train.networks import Layout, Trainer
 from ptjax.train.objectives import Array
 from ptjax.train.optimizer import OptimizerConfig
+from ptjax.train.router import Load, RouterConfig, RouterTraining, with_router
 from ptjax.train.supervised import Drive, FitConfig, FitObserver, Problem
+
+if TYPE_CHECKING:
+  from ptjax.train.best_of_n import BestOfNExperiment
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean"]
 
@@ -105,13 +110,51 @@ def sft_loss(
   With token_mean weights the sum is the negative log-likelihood over all assistant tokens of the
   global batch divided by their number, however it is packed, cut or sharded.
   """
-  mask_BA = batch.rows.mask_BA
   logp_BA, _ = action_logprobs(
     model, params, batch.rows, SamplingConfig(), chunk=chunk, constrain=constrain
   )
+  return _likelihood(logp_BA, batch)
+
+
+def _likelihood(logp_BA: jax.Array, batch: SFTBatch):
+  mask_BA = batch.rows.mask_BA
   nll_BA = -fill(logp_BA, mask_BA)
   loss = weighted_sum(nll_BA, batch.weights_BA, mask_BA)
   return loss, {"sft/nll": Mean.of(jax.lax.stop_gradient(nll_BA), mask_BA)}
+
+
+def routed_sft_loss(
+  params: Params,
+  batch: SFTBatch,
+  whole: Load,
+  *,
+  model: DecoderConfig,
+  chunk: int,
+  constrain: Constrain,
+  router: RouterConfig,
+):
+  """`sft_loss` and the auxiliary losses of the routers; `whole` is of the global batch."""
+  logp_BA, _, routed = routed_logprobs(
+    model, params, batch.rows, SamplingConfig(), chunk=chunk, constrain=constrain
+  )
+  return with_router(*_likelihood(logp_BA, batch), routed, batch.rows, whole, router)
+
+
+def sft_trainer(
+  model: DecoderConfig,
+  layout: Layout,
+  start: Params,
+  lora: LoraConfig | None,
+  e: "SFTExperiment | BestOfNExperiment",
+) -> Trainer:
+  """Trains on the likelihood, and the routers where `e.model.router` says so."""
+  frozen, config, num_updates = adapters.frozen(start, lora), e.model.router, e.fit.num_steps
+  common = {"model": model, "chunk": e.fit.logit_chunk, "constrain": layout.constrain}
+  if config is None:
+    return Trainer(functools.partial(sft_loss, **common), e.optimizer, num_updates, frozen)
+  router = RouterTraining.of(config, model, layout.constrain, adapters=frozen is not None)
+  loss = functools.partial(routed_sft_loss, **common, router=config)
+  return Trainer(loss, e.optimizer, num_updates, frozen, router)
 
 
 def sft_batches(
@@ -168,7 +211,7 @@ def sft_problem(
   loss = functools.partial(
     sft_loss, model=loaded.model, chunk=e.fit.logit_chunk, constrain=loaded.layout.constrain
   )
-  trainer = Trainer(loss, e.optimizer, e.fit.num_steps)
+  trainer = sft_trainer(loaded.model, loaded.layout, loaded.start, loaded.lora, e)
   measure = jax.jit(lambda params, batch: loss(params, batch)[1])
 
   def batches(params: Params, examples: Sequence[Example]) -> tuple[list[SFTBatch], dict]:
@@ -183,12 +226,14 @@ def sft_problem(
 
   return Problem(
     trainer=trainer,
-    init=lambda: trainer.init(jax.tree.map(jax.numpy.copy, loaded.start)),
+    init=lambda: trainer.init(loaded.trainable()),
     source=train,
     batches=batches,
     place=loaded.layout.place_rows,
     heldout=evaluate,
-    identity=loaded.model.identity() | {"start": loaded.content_hash},
+    identity=loaded.model.identity()
+    | {"start": loaded.content_hash}
+    | adapters.record(loaded.lora),
   )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from ptjax.checkpoint.manager import CheckpointConfig, Checkpoints, check_kind, check_model
 from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize
 from ptjax.models.decoder import Params
+from ptjax.models.matrices import densify
 from ptjax.train.examples import Source
 from ptjax.train.networks import Trainer, TrainState
 from ptjax.train.rl import PreemptionFlag
@@ -60,7 +61,8 @@ class Problem:
     place: puts a micro-batch onto the mesh.
     heldout: `params -> metrics` on the held-out examples.
     identity: what must agree between a checkpoint and the run that goes on from it.
-    finish: called with the trained parameters and the workdir; says what it left there, or "".
+    finish: called with the trained parameters, adapters merged, and the workdir; says what it left
+      there, or "".
   """
 
   trainer: Trainer
@@ -98,7 +100,7 @@ def fit(
   while state.step < config.num_steps:
     start = time.perf_counter()
     examples = state.source.take(config.batch_size)
-    batches, metrics = problem.batches(state.network.params, examples)
+    batches, metrics = problem.batches(problem.trainer.network(state.network.params), examples)
     prepared = time.perf_counter()
     tokens = sum(int((batch.rows.segment_ids_BT > 0).sum()) for batch in batches)
     network = state.network
@@ -163,7 +165,7 @@ def run(
     state = fit(problem, state, config, on_step)
     heldout.measure("after", state.step - 1, state)
     checkpoints.wait()
-    if left := problem.finish(state.network.params, workdir):
+    if left := problem.finish(densify(problem.trainer.network(state.network.params)), workdir):
       observer.on_status(left)
     observer.on_status(f"checkpoint: {checkpoints.path(state.step)}")
     return state.network
@@ -193,7 +195,7 @@ def evaluate(
 
 def _measured(problem: Problem, params: Params) -> dict[str, float | None]:
   """Held-out results; None where there is no number."""
-  result = summarize(problem.heldout(params))
+  result = summarize(problem.heldout(problem.trainer.network(params)))
   return {k: v if np.isfinite(v) else None for k, v in result.items()}
 
 

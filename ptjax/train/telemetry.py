@@ -23,6 +23,8 @@ def rollout_metrics(played: Sequence[Played]) -> dict[str, Any]:
   rewards = np.asarray([p.grade.rewards[""] for p in scored], np.float64)
   lengths = np.asarray([p.episode.action_mask.sum() for p in played], np.float64)
   clipped = np.asarray([p.episode.finish_reason is FinishReason.LENGTH for p in played], np.float64)
+  passed = np.asarray([p.grade.passed for p in played], bool)
+  failed = np.asarray([p.trainable and not p.grade.passed for p in played], bool)
   outcomes = [p.grade.outcome for p in played]
   metrics = {
     "reward/mean": Mean.of(rewards),
@@ -30,6 +32,8 @@ def rollout_metrics(played: Sequence[Played]) -> dict[str, Any]:
     "length/mean": Mean.of(lengths),
     "length/min": Min.of(lengths),
     "length/max": Max.of(lengths),
+    "length/passed": Mean.of(lengths, passed),
+    "length/failed": Mean.of(lengths, failed),
     "length/clipped_frac": Mean.of(clipped),
     "rollout/truncated": float(outcomes.count(Outcome.TRUNCATED)),
     "rollout/infra_failed": float(outcomes.count(Outcome.INFRA_FAILED)),

@@ -11,6 +11,7 @@ from ptjax.rewards import tree
 
 # The attacks on code define `f`, so they are strongest where that is the name asked for.
 CASES = {
+  "addends": (catalog.DOMAINS["addends"], range(50)),
   "arithmetic": (catalog.DOMAINS["arithmetic"], range(50)),
   "code": (catalog.DOMAINS["code"], range(1)),
   "code_f": (lambda: code.build(code.Config(functions=("f",))), range(2)),

@@ -74,8 +74,8 @@ def test_grouped_products_equal_loops(m):
   block = nnx.merge(graph, state)
   x_TD = rng.normal(size=(7, config.d_model)).astype(np.float32)
   want = one_by_one(block, x_TD, m)
-  np.testing.assert_allclose(block(x_TD, config), want, rtol=1e-4, atol=1e-4)
-  np.testing.assert_allclose(block(x_TD[:1], config), want[:1], rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(block(x_TD, config)[0], want, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(block(x_TD[:1], config)[0], want[:1], rtol=1e-4, atol=1e-4)
 
 
 def test_sharded_experts_equal_unsharded():

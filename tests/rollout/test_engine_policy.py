@@ -57,7 +57,7 @@ def test_weights_of_either_form_decode_alike(tied):
   want_RV = heads.logits(params, hidden_RTD[:, 0], model)
   for out_first in (False, True):
     form = dataclasses.replace(model, ff_parts=1, out_first=out_first)
-    got_RV, _ = decode.next_logits(
+    got_RV, *_ = decode.next_logits(
       form,
       engine_weights(params, form),
       decode.empty_cache(form, rows, 8),

@@ -324,7 +324,8 @@ def test_the_configuration_makes_a_reward_model_judge_a_domain(
                for text in ("aa77", "7")}  # fmt: skip
   for text, got in answers.items():
     own = text.count("7") / len(text)
-    taste = evaluate(reward_model_leaf(model), text).rewards["preference"]
+    read = answer_text(model.template, toy.messages, text, "left")
+    taste = 1 / (1 + np.exp(model.offsets["left"] - model.scores([read])[0].mean()))
     assert got.rewards["share"] == own
     assert got.rewards["preference"] == pytest.approx(taste, rel=1e-5)
     assert got.rewards[""] == pytest.approx(0.75 * own + 0.25 * taste, rel=1e-5)

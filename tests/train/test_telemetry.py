@@ -5,8 +5,12 @@ import pytest
 from train_toys import toy_trajectory
 
 from ptjax.core.metrics import summarize
+from ptjax.core.types import FinishReason, Outcome
+from ptjax.domains.domain import Grade
+from ptjax.envs.environment import Episode, Task
+from ptjax.experience.collect import EpisodeSpec, Played
 from ptjax.train.batch import Batch, first_of_groups
-from ptjax.train.telemetry import batch_metrics, kl_metric
+from ptjax.train.telemetry import batch_metrics, kl_metric, rollout_metrics
 
 
 def two_actions() -> Batch:
@@ -57,3 +61,28 @@ def test_the_critic_is_measured_on_returns():
   # Residuals 0 and 1 against returns 0 and 2: 1 - (1/4) / 1.
   assert metrics["value/explained_variance"] == pytest.approx(0.75)
   assert metrics["value/return_mean"] == 1.0
+
+
+def played(length: int, outcome: Outcome, passed: bool) -> Played:
+  """An episode of so many sampled tokens."""
+  t = toy_trajectory(np.arange(4), np.arange(length), group=0, reward=0.0)
+  episode = Episode(
+    t.tokens, t.action_mask, t.behavior_logprobs, t.policy_versions, (0,), ("",), FinishReason.STOP
+  )
+  rewards = {"": float(passed)} if outcome is Outcome.SCORED else {}
+  task = Task("toy", 0, "train", ({"role": "user", "content": "1"},), {})
+  return Played(EpisodeSpec(task, 0, 0), episode, Grade(outcome, rewards, passed))
+
+
+def test_lengths_by_verdict():
+  """Right: 2 and 4 tokens; wrong: 7; what nobody could grade is neither."""
+  episodes = [
+    played(2, Outcome.SCORED, True),
+    played(4, Outcome.SCORED, True),
+    played(7, Outcome.SCORED, False),
+    played(9, Outcome.UNSCORABLE, False),
+  ]
+  metrics = summarize(rollout_metrics(episodes))
+  assert (metrics["length/passed"], metrics["length/failed"]) == (3.0, 7.0)
+  assert metrics["length/mean"] == 5.5
+  assert np.isnan(summarize(rollout_metrics(episodes[:2]))["length/failed"])
