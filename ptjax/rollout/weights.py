@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Params
 from ptjax.models.layers import out_first
-from ptjax.models.matrices import densify, input_axes, map_matrices
+from ptjax.models.matrices import dense, densify, input_axes, map_matrices
 from ptjax.models.quantize import Kind, quantize_layer
 
 
@@ -91,13 +91,13 @@ def rounded(params: Params, bits: int) -> Params:
   """
   levels = 2 ** (bits - 1) - 1
 
-  def one(path, w):
-    name = path[-1].key
-    if not name.startswith(_MATRIX):
+  def one(path: str, w: Any) -> Any:
+    if path.rpartition("/")[2].startswith("e_"):
       return w
-    first = 0 if path[0].key == "lm_head" else 1  # axis 0 of the others is the layer
-    inputs = tuple(range(first, first + _INPUT_AXES.get(name, 1)))
-    scale = jnp.max(jnp.abs(w), axis=inputs, keepdims=True) / levels
-    return jnp.round(w / jnp.where(scale > 0, scale, 1)) * scale
+    whole = dense(w)
+    first = 0 if path.startswith("lm_head") else 1  # axis 0 of the others is the layer
+    inputs = tuple(range(first, first + (input_axes(path) or 1)))
+    scale = jnp.max(jnp.abs(whole), axis=inputs, keepdims=True) / levels
+    return jnp.round(whole / jnp.where(scale > 0, scale, 1)) * scale
 
-  return jax.tree_util.tree_map_with_path(one, params)
+  return map_matrices(one, params)
