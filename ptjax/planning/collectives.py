@@ -45,7 +45,7 @@ class Traffic:
 
 def traffic(module: Module, mesh: Mesh) -> list[Traffic]:
   """All collectives of a program, loops counted as often as they run; most bytes first."""
-  totals: dict[tuple, list[float]] = defaultdict(lambda: [0, 0.0])
+  totals: dict[tuple[str, tuple[str, ...], bool], list[float]] = defaultdict(lambda: [0, 0.0])
   for line, times in module.walk():
     kind = line.opcode.removesuffix("-start")
     if kind not in _SENT:
@@ -57,7 +57,10 @@ def traffic(module: Module, mesh: Mesh) -> list[Traffic]:
     total = totals[kind, axes, dcn]
     total[0] += times
     total[1] += times * _SENT[kind](len(group)) * array_bytes(line.result)
-  found = [Traffic(*key, int(count), sent) for key, (count, sent) in totals.items()]
+  found = [
+    Traffic(kind, axes, dcn, int(count), sent)
+    for (kind, axes, dcn), (count, sent) in totals.items()
+  ]
   return sorted(found, key=lambda t: -t.sent)
 
 

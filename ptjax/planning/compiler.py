@@ -75,7 +75,7 @@ def compile_program(program: Program, mesh: Mesh) -> Compiled:
     return Compiled(program.name, time.monotonic() - start, error=read_refusal(str(error)))
   seconds = time.monotonic() - start
   memory: Any = compiled.memory_analysis()
-  module = parse(compiled.as_text())
+  module = parse(compiled.as_text() or "")
   return Compiled(
     program.name,
     seconds,

@@ -7,6 +7,7 @@ compiler confirm the best candidate.
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from typing import Literal
 
 from ptjax.models.config import DecoderConfig
 from ptjax.planning import flops
@@ -18,6 +19,12 @@ from ptjax.planning.topology import Topology
 from ptjax.train.experiment import Experiment
 
 _ROWS, _SLOTS = (1, 2, 4, 8), (1, 4, 16, 64)
+_REMAT: tuple[Literal["none", "dots", "attention", "full"], ...] = (
+  "none",
+  "dots",
+  "attention",
+  "full",
+)
 _STEP, _LONGEST = 1024, 1 << 24
 
 
@@ -58,9 +65,7 @@ def candidates(
 ) -> Iterator[tuple[dict[str, str], Experiment]]:
   """Overrides and the experiments that they make: fsdp against tensor, rows, remat, slots."""
   widths = [t for t in (1, 2, 4, 8) if devices % t == 0 and shape.num_kv_heads % t == 0]
-  for tensor, rows, remat, slots in itertools.product(
-    widths, _ROWS, ("none", "dots", "full"), _SLOTS
-  ):
+  for tensor, rows, remat, slots in itertools.product(widths, _ROWS, _REMAT, _SLOTS):
     batch = devices // tensor
     changes = {
       "mesh.fsdp": str(batch),

@@ -103,7 +103,9 @@ def contents(plan: Plan) -> Table:
   table = Table("what", title=title, title_justify="left")
   for name in ("GiB", "share"):
     table.add_column(name, justify="right")
-  for name, nbytes in sorted(peak.parts.items(), key=lambda x: -x[1]) if peak else ():
+  if peak is None:
+    return table
+  for name, nbytes in sorted(peak.parts.items(), key=lambda x: -x[1]):
     if nbytes >= 2**20 or nbytes > peak.total / 100:
       table.add_row(name, gib(nbytes), f"{nbytes / peak.total:.0%}")
   return table

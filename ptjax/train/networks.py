@@ -146,11 +146,9 @@ class Trainer:
     """What `init` returns, as shapes with shardings, from parameters that are such shapes."""
     opt_state = jax.eval_shape(self._optimizer.init, params)
     count = jax.ShapeDtypeStruct((), jnp.int32)
-    return TrainState(
-      params,
-      jax.tree.map(sharded_shape, opt_state, self._shardings(opt_state, params)),
-      sharded_shape(count, _everywhere(params)),
-    )
+    placed = jax.tree.map(sharded_shape, opt_state, self._shardings(opt_state, params))
+    updates: Any = sharded_shape(count, _everywhere(params))
+    return TrainState(params, placed, updates)
 
   def lowering(self, state: TrainState, batch: Any) -> dict[str, Callable[[], jax.stages.Lowered]]:
     """What lowers the programs of `update` for abstract arguments: the gradient of a micro-batch
