@@ -18,8 +18,7 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   groups/solve_rate/<lo>-<hi>    share of groups whose solve rate lies in the bin
   groups/dropped_<reason>        groups that dynamic sampling dropped: short, unsolved, solved
   groups/rounds, missing         rollouts of the step, and groups that it could not find
-  length/mean, length/min,
-  length/max                     sampled tokens an episode
+  length/mean, min, max          sampled tokens an episode
   length/passed, length/failed   the mean over the episodes that passed, and that did not
   length/clipped_frac            share of episodes cut by the length limit
   policy/entropy                 mean entropy of the sampler over trained tokens, nats
