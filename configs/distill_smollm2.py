@@ -6,10 +6,11 @@
 The teacher is a directory or a .gguf file of a model with the same tokens; as it stands here it is
 the student itself, whose KL is 0. Hardware: 2 CPU cores, 12 GB.
 
-From the model that `configs/dpo_smollm2.py` makes of right and wrong sums (exported), 8 steps of 8
-tasks (`--config.fit.num_steps=8 --config.fit.batch_size=8`): the KL to the teacher on the student's
-own answers fell from 0.178 to 0.011 nats a token, and the student passed 19 of 50 held-out tasks
-instead of 8. It took 156 s of CPU time and 6.6 GB; seed 0.
+From the model that `configs/best_of_n_smollm2.py:arithmetic` makes in 8 steps (exported), 8 steps
+(`--config.fit.num_steps=8`): the KL to the teacher on the student's own answers fell from 0.83 to
+0.12 nats a token, and the student passed 72 of 100 held-out tasks instead of 17 (its teacher 68).
+It took 234 s of CPU time and 7.0 GB; seed 0. From the DPO model of sums, which did not see the
+domain's rewards, 8 steps of 8 tasks: KL 0.178 to 0.011, 19 of 50 tasks instead of 8.
 """
 
 from ml_collections import ConfigDict
