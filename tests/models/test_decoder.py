@@ -232,7 +232,7 @@ def test_check_params_names_what_is_wrong():
     ({"matmul_dtype": "float16"}, "matmul_dtype is 'float16'"),
     ({"activation_dtype": "int8"}, "activation_dtype is 'int8'"),
     ({"remat": "all"}, "remat is 'all'; use one of none, dots, attention, full"),
-    ({"attention": "flash"}, "attention is 'flash'"),
+    ({"attention": "splash"}, "attention is 'splash'"),
   ],
 )
 def test_config_errors(change, message):
