@@ -43,7 +43,7 @@ def experiment(model: str, length: int, cut: Cut, *, ppo: bool) -> Experiment:
   """
   rules = Rules(embed=("fsdp", "context"))
   base = Experiment(
-    model=ModelConfig(model, "bfloat16", "bfloat16", "full"),
+    model=ModelConfig(model, matmul_dtype="bfloat16", activation_dtype="bfloat16", remat="full"),
     mesh=MeshConfig(tensor=cut.tensor, context=cut.context),
     rules=rules,
     policy=PolicyConfig(max_new_tokens=length // 2),

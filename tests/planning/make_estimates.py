@@ -36,7 +36,7 @@ def experiment(case: tuple) -> Experiment:
   batch = parse_topology(case[1]).num_devices // tensor
   base = Experiment(
     name=model,
-    model=ModelConfig(model, "bfloat16", "bfloat16", remat),
+    model=ModelConfig(model, matmul_dtype="bfloat16", activation_dtype="bfloat16", remat=remat),
     mesh=MeshConfig(tensor=tensor),
     policy=PolicyConfig(max_new_tokens=length // 2),
     engine=EngineConfig(num_slots=4 * batch, max_length=length),

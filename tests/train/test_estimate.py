@@ -170,8 +170,8 @@ def test_gdpo_reads_the_parts_of_every_domain():
   trees = {"two": TREE, "one": RewardTree(leaf("answer"))}
   got = estimate.group_advantages([*two, *one, *alone], "gdpo", trees=trees)
   raw = np.array([-0.4, 0.4, 1.0, -1.0]) / np.sqrt(2)
-  # The whitening counts the lonely episode and its stand-in without a score, both of them 0.
-  scale = np.sqrt((raw**2).sum() / 5)
+  # The whitening counts the lonely episode, which is 0, and not its stand-in without a score.
+  scale = np.sqrt((raw**2).sum() / (5 - 1))
   np.testing.assert_allclose([x[0] for x in got], [*(raw / scale), 0.0], rtol=1e-4, atol=1e-7)
   assert [len(x) for x in got] == [1, 1, 2, 2, 1]
 
