@@ -1,6 +1,6 @@
 """Attention over a row that is cut over many devices: ours, the `ringattention` package, splash.
 
-    python -m benchmarks.attention [--topology v5p:4x4x4] [--tokens 1048576] [--rows ours splash]
+    python -m benchmarks.attention [--topology v5p:4x4x4] [--tokens 1048576] [--rows "ring zigzag"]
 
 One table, a device's figures of one layer forward and backward (32 query and 8 key/value heads
 of 128, bfloat16, one document):
@@ -13,11 +13,13 @@ of 128, bfloat16, one document):
 
 `splash` is JAX's splash attention with gathered keys and values, its mask made from a small one
 (`make_splash_mha` loops T^2 on the host). `ringattention` needs that package, which does not
-import on current JAX: a stand-in for the module that it misses is made here.
+import on current JAX (a stand-in for the module that it misses is made here), so its row is made
+only where it is named.
 """
 
 import argparse
 import functools
+import importlib.util
 import math
 import types
 
@@ -189,6 +191,8 @@ def main() -> None:
   parser.add_argument("--tokens", type=int, default=2**20)
   parser.add_argument("--rows", nargs="+", choices=tuple(CASES), default=tuple(CASES)[:5])
   a = parser.parse_args()
+  if "ringattention" in a.rows and importlib.util.find_spec("ringattention") is None:
+    parser.error("--rows ringattention needs that package: pip install ringattention")
   devices = _devices(a.topology)
   ideal = flops(0.5 / devices, a.tokens)
   print(f"{a.topology}, {devices} devices, {a.tokens} tokens")
