@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -139,6 +140,17 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
   used = set().union(*map(imported, SOURCES))
   used -= sys.stdlib_module_names | set(PACKAGES)
   assert {modules.get(name, name) for name in used} == declared
+
+
+def test_types_are_checked_without_the_extras_of_single_tests():
+  """`make check` must pass before `make pytest` installs them."""
+  rule = r"^\$\(VENV\)/installed-(\w+):.*\n\t\$\(INSTALL\) -e \"\.\[(\w+)\]\""
+  extras = [extra for _, extra in re.findall(rule, (ROOT / "Makefile").read_text(), re.M)]
+  assert extras
+  declared = setup_cfg()["options.extras_require"]
+  wanted = {normal(line) for extra in extras for line in requirements(declared[extra])}
+  checker = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyrefly"]
+  assert set(checker["replace-imports-with-any"]) == wanted
 
 
 def test_dependencies_have_lower_bounds_only():
