@@ -1,6 +1,7 @@
 """Optimisers with warm-up, decay and clipping by global norm."""
 
 import dataclasses
+import re
 from typing import Literal
 
 import jax
@@ -25,7 +26,7 @@ class OptimizerConfig:
     b1: decay of the first moment.
     b2: decay of the second moment.
     eps: added to the root of the second moment.
-    weight_decay: decoupled; on matrices, not on norms and other vectors.
+    weight_decay: decoupled; on matrices, not on norms, biases and other vectors.
     max_grad_norm: gradients of larger global norm are scaled down to it.
   """
 
@@ -84,23 +85,26 @@ def _rule(config: OptimizerConfig, schedule: optax.Schedule) -> optax.GradientTr
   decay = config.weight_decay
   match config.kind:
     case "lion":
-      return optax.lion(schedule, config.b1, config.b2, weight_decay=decay, mask=_decays)
+      return optax.lion(schedule, config.b1, config.b2, weight_decay=decay, mask=decays)
     case "adamw8":
       return optax.chain(
         scale_by_adam8(config.b1, config.b2, config.eps),
-        optax.add_decayed_weights(decay, _decays),
+        optax.add_decayed_weights(decay, decays),
         optax.scale_by_learning_rate(schedule),
       )
   return optax.adamw(
-    schedule, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=decay, mask=_decays
+    schedule, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=decay, mask=decays
   )
 
 
-def _decays(params):
-  """True for matrices: all but scales of norms, corrections of routers, and biases."""
+# By name, since a vector of each layer is stacked to a matrix, and one of each head to more.
+_VECTORS = re.compile(r".*(scale|norm|bias|sinks|correction)|b[qkvo]")
+
+
+def decays(params):
+  """True for matrices: all but scales of norms, corrections of routers, sinks and biases."""
 
   def is_matrix(path, leaf) -> bool:
-    name = jax.tree_util.keystr(path)
-    return leaf.ndim > 1 and "scale" not in name and "correction" not in name
+    return leaf.ndim > 1 and not _VECTORS.fullmatch(jax.tree_util.keystr(path[-1:], simple=True))
 
   return jax.tree_util.tree_map_with_path(is_matrix, params)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from train_toys import mesh_layout
 
+from ptjax.models.decoder import param_shapes
+from ptjax.models.presets import PRESETS, preset
 from ptjax.train.networks import Trainer
-from ptjax.train.optimizer import OptimizerConfig
+from ptjax.train.optimizer import OptimizerConfig, decays
 from ptjax.train.rounding import stochastic
 
 INPUTS, OUTPUTS, STEPS = 64, 32, 150
@@ -109,3 +111,12 @@ def test_stochastic_rounding(dtype, step):
   assert abs(rounded.mean() - x[0]) < 0.02 * step  # six standard errors
   exact = jnp.asarray([0.0, -1.5, 448.0])
   np.testing.assert_array_equal(stochastic(exact, dtype, jax.random.key(1)), exact)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_weight_decay_spares_vectors_however_they_are_stacked(name):
+  """A norm or a bias of each layer has two dimensions or more, and is a vector all the same."""
+  for path, decayed in jax.tree_util.tree_leaves_with_path(decays(param_shapes(preset(name)))):
+    leaf = jax.tree_util.keystr(path[-1:], simple=True)
+    is_matrix = leaf.startswith(("w", "e_")) or leaf in ("table", "router")
+    assert decayed is is_matrix, jax.tree_util.keystr(path)
