@@ -64,3 +64,6 @@ def build() -> Domain:
     oracle=oracle,
     attacks=("", "+", "00+00", "5+5", "99+99+99", "1e+10", "-10+30"),
   )
+
+
+DOMAINS = {"addends": build}

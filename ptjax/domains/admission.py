@@ -1,11 +1,13 @@
 """The suite that a domain passes before it may train anything.
 
 The oracle answer earns full reward; empty, garbage and attack answers earn nothing on the
-domain node; every score is finite and in [0, 1], and the same when graded again.
+domain node; every score is finite and in [0, 1], and the same when graded again; right answers to
+other tasks seldom solve one, for else a policy could learn that answer in place of the task.
 """
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Iterable, Sequence
 
 from ptjax.core.types import Outcome
@@ -14,6 +16,7 @@ from ptjax.envs.environment import Services, Split, Task
 
 GARBAGE: tuple[str, ...] = ("", " \n", "asdf qwer", "```", "```python\n```", "\x00\ud800\U0001f600")
 SPLITS: tuple[Split, ...] = ("train", "heldout")
+MOST_BY_GUESS = 0.8  # a toss of a coin, and the luck of few tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +27,63 @@ class Finding:
   seed: int
   response: str
   fault: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Admission:
+  """What the suite has seen of a domain.
+
+  Attributes:
+    domain: its name.
+    findings: broken rules; admitted where there is none.
+    tasks: made, in both splits.
+    guessed: share of the pairs of different tasks where the right answer to one solves the other.
+    longest_prompt: characters of its messages.
+    make_s, grade_s: mean seconds to make a task, to grade an answer.
+  """
+
+  domain: str
+  findings: tuple[Finding, ...]
+  tasks: int
+  guessed: float
+  longest_prompt: int
+  make_s: float
+  grade_s: float
+
+  @property
+  def admitted(self) -> bool:
+    return not self.findings
+
+
+async def examine(domain: Domain, seeds: Sequence[int], services: Services) -> Admission:
+  """Runs the suite on the tasks of `seeds` in both splits, and measures them."""
+  begin = time.perf_counter()
+  tasks = [domain.make_task(seed, split) for split in SPLITS for seed in seeds]
+  made = time.perf_counter()
+  answers = [domain.oracle(task) for task in tasks]
+  pairs = [
+    (task, answer)
+    for i, task in enumerate(tasks)
+    for j, answer in enumerate(answers)
+    if i != j and task.messages != tasks[j].messages
+  ]
+  graded = time.perf_counter()
+  grades = [await grade_response(domain, task, answer, services) for task, answer in pairs]
+  seconds = time.perf_counter() - graded
+  guessed = sum(grade.passed for grade in grades) / max(len(pairs), 1)
+  findings = await admit(domain, seeds, services)
+  if guessed > MOST_BY_GUESS:
+    fault = f"a right answer to one task solves another in {guessed:.0%} of {len(pairs)} pairs"
+    findings.append(Finding("train", seeds[0], answers[0], fault))
+  return Admission(
+    domain=domain.name,
+    findings=tuple(findings),
+    tasks=len(tasks),
+    guessed=guessed,
+    longest_prompt=max(sum(len(m["content"]) for m in task.messages) for task in tasks),
+    make_s=(made - begin) / len(tasks),
+    grade_s=seconds / max(len(pairs), 1),
+  )
 
 
 async def admit(domain: Domain, seeds: Sequence[int], services: Services) -> list[Finding]:

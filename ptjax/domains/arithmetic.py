@@ -1,19 +1,15 @@
 """Arithmetic from reasoning-gym's seeded generators, scored by their own scorers."""
 
 import dataclasses
-import functools
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ptjax.domains import generators
 from ptjax.domains.domain import Domain
 from ptjax.domains.split import draw
 from ptjax.envs.environment import Services, Split, Task
 from ptjax.rewards import tree
-
-# The datasets are index-seeded and virtual: a large size costs nothing.
-_NUM_INDICES = 2**31 - 1
 
 # A sign belongs to the number unless it follows a digit or a closing bracket, as the
 # minus of a difference does: "x = -5" ends in -5, "8-5" in 5.
@@ -66,12 +62,12 @@ def extract_answer(response: str) -> str | None:
 def build(config: Config | None = None) -> Domain:
   """Makes the domain; raises ValueError for an unknown generator or wrong parameters."""
   config = config or Config()
-  dataset = _dataset(config.generator, dict(config.parameters))
+  dataset = generators.dataset(config.generator, config.parameters)
   pattern, answer = _FORMS[config.form]
 
   def make_task(seed: int, split: Split) -> Task:
     entry = draw(
-      lambda rng: dataset[rng.randrange(_NUM_INDICES)],
+      lambda rng: dataset[rng.randrange(generators.num_tasks(config.generator))],
       lambda entry: entry["question"],
       seed,
       split,
@@ -105,23 +101,4 @@ def build(config: Config | None = None) -> Domain:
   )
 
 
-@functools.cache
-def _reasoning_gym():
-  """The package, imported when first needed: the import takes seconds."""
-  with warnings.catch_warnings():
-    # A dependency of it warns when it is first compiled; that is not for our users to see.
-    warnings.simplefilter("ignore", SyntaxWarning)
-    import reasoning_gym
-  return reasoning_gym
-
-
-def _dataset(generator: str, parameters: dict[str, Any]):
-  factory = _reasoning_gym().factory
-  if generator not in factory.DATASETS:
-    raise ValueError(
-      f"reasoning-gym has no generator {generator!r}; it has {', '.join(sorted(factory.DATASETS))}"
-    )
-  try:
-    return factory.create_dataset(generator, seed=0, size=_NUM_INDICES, **parameters)
-  except (AssertionError, TypeError) as error:
-    raise ValueError(f"reasoning-gym {generator} refuses {parameters}: {error}") from error
+DOMAINS = {"arithmetic": build}

@@ -173,3 +173,6 @@ ATTACKS: tuple[str, ...] = (
   "import json\njson.dumps = lambda *a, **k: '[1, true]'\ndef f(*a): return object()",
   "import os\nwhile True: os.fork()",
 )
+
+
+DOMAINS = {"code": build}

@@ -16,14 +16,16 @@ class DomainConfig:
   """A domain of the run.
 
   Attributes:
-    name: a key of `ptjax.domains.catalog.DOMAINS`.
+    name: as `python -m ptjax.launch domains` lists it, or NAME@LEVEL.
     weight: share of the prompts, relative to the other domains.
+    module: that of the user which offers it, see `domains.catalog`; None for ptjax's own.
     judge: a reward model that shares in the reward; None leaves the domain's own tree alone.
   """
 
   name: str
   weight: float = 1.0
   judge: JudgeConfig | None = None
+  module: str | None = None
 
   def __post_init__(self):
     if not 0 < self.weight < math.inf:

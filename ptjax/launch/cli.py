@@ -19,6 +19,7 @@ from ptjax.launch import (
   bestofn,
   distill,
   doctor,
+  domains,
   eval,
   export,
   plan,
@@ -30,7 +31,21 @@ from ptjax.launch import (
   view,
 )
 
-VERBS = (train, sft, prefer, reward, bestofn, distill, eval, export, plan, sweep, view, doctor)
+VERBS = (
+  train,
+  sft,
+  prefer,
+  reward,
+  bestofn,
+  distill,
+  eval,
+  export,
+  plan,
+  sweep,
+  view,
+  domains,
+  doctor,
+)
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130

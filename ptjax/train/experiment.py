@@ -5,7 +5,7 @@ import datetime
 from typing import Literal
 
 from ptjax.checkpoint.manager import CheckpointConfig
-from ptjax.domains.catalog import DOMAINS
+from ptjax.domains import catalog
 from ptjax.evals.heldout import EvalConfig
 from ptjax.experience.collect import PolicyConfig
 from ptjax.experience.mixture import DomainConfig
@@ -115,10 +115,7 @@ class Experiment:
 
   def __post_init__(self):
     for domain in self.domains:
-      if domain.name not in DOMAINS:
-        raise ValueError(
-          f"domains: {domain.name!r} is unknown; the catalog has {', '.join(DOMAINS)}"
-        )
+      catalog.builder(domain.name, domain.module)
     if (self.rl.advantages == GAE) != (self.critic is not None):
       raise ValueError(
         f"rl.advantages is {self.rl.advantages!r} and critic is "

@@ -12,7 +12,7 @@ import numpy as np
 
 from ptjax.core.types import Trajectory
 from ptjax.data.chat_template import ChatTemplate
-from ptjax.domains.catalog import DOMAINS
+from ptjax.domains import catalog
 from ptjax.domains.domain import Domain
 from ptjax.envs.environment import Services
 from ptjax.experience.mixture import DomainConfig
@@ -141,7 +141,7 @@ def build_domains(configs: Sequence[DomainConfig]) -> dict[str, Domain]:
   load = functools.cache(load_reward_model)
 
   def build(config: DomainConfig) -> Domain:
-    domain, judge = DOMAINS[config.name](), config.judge
+    domain, judge = catalog.builder(config.name, config.module)(), config.judge
     if judge is None:
       return domain
     tree = with_judge(domain.rewards, domain.name, load(judge.workdir), judge)

@@ -46,7 +46,7 @@ def test_code_split_does_not_see_the_function_name():
   assert not specs[0] & specs[1]
 
 
-@pytest.mark.parametrize("name", catalog.DOMAINS)
+@pytest.mark.parametrize("name", ["addends", "arithmetic", "code"])
 def test_tasks_depend_on_seed_and_split_alone(name):
   first, second = catalog.DOMAINS[name](), catalog.DOMAINS[name]()
   for seed in range(50):
