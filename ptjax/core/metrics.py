@@ -15,7 +15,7 @@ policy's loss computes: without KL or entropy in it, those of advantage 0 are le
   reward/<domain>/<node>         mean of one node of the domain's tree
   groups/zero_std_frac           share of groups whose rewards are all equal (no gradient)
   groups/solve_rate              mean over groups of the share of passed episodes
-  groups/solve_rate/<lo>-<hi>    share of groups whose solve rate lies in the bin
+  balance/…                      shares of the domains, where they move (`telemetry`)
   groups/dropped_<reason>        groups that dynamic sampling dropped: short, unsolved, solved
   groups/rounds, missing         rollouts of the step, and groups that it could not find
   length/mean, min, max          sampled tokens an episode

@@ -94,6 +94,24 @@ def group_advantages(
   return [np.full(n, a, np.float32) for a, n in zip(values_E, lengths, strict=True)]
 
 
+def unit_by_domain(advantages: PerAction, domains: Sequence[str]) -> PerAction:
+  """Divides the advantages of each domain by their root mean square over its actions.
+
+  Signs and zeros stay. A domain whose root mean square is noise (1e-6 or less) stays as it is.
+  """
+  squares: dict[str, float] = {}
+  counts: dict[str, int] = {}
+  for values, domain in zip(advantages, domains, strict=True):
+    squares[domain] = squares.get(domain, 0.0) + float(np.sum(values.astype(np.float64) ** 2))
+    counts[domain] = counts.get(domain, 0) + len(values)
+  rms = {domain: (squares[domain] / max(counts[domain], 1)) ** 0.5 for domain in squares}
+  scale = {domain: 1 / r if r > 1e-6 else 1.0 for domain, r in rms.items()}
+  return [
+    (values * scale[domain]).astype(np.float32)
+    for values, domain in zip(advantages, domains, strict=True)
+  ]
+
+
 def _parts(trajectories: Sequence[Trajectory], trees: Mapping[str, RewardTree]):
   """(values [P, E], weights [P, E]) of the parts; a domain with fewer parts has None and 0."""
   pairs = [root_parts(trees[t.domain], t.rewards) for t in trajectories]

@@ -24,8 +24,10 @@ from ptjax.train.rl_config import GAE, REINFORCE_PP
 from ptjax.train.session import Session
 from ptjax.train.telemetry import (
   Stopwatch,
+  balance_metrics,
   batch_metrics,
   kl_metric,
+  passed_by_domain,
   rollout_metrics,
   sampling_metrics,
 )
@@ -82,10 +84,13 @@ def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
       policy, critic, update_metrics = update(session, state, batch)
       jax.block_until_ready(policy.params)
 
+    state.mixture.observe(passed_by_domain(sampled.played))
     entropy = next_entropy(e, state.entropy, update_metrics)
     state = RLState(state.step + 1, policy, critic, state.mixture, entropy)
     metrics |= rollout_metrics(sampled.played) | update_metrics
     metrics |= sampling_metrics(sampled, stale=len(trajectories) - len(fresh))
+    if e.rl.balance is not None:
+      metrics |= balance_metrics(state.mixture.shares)
     metrics |= watch.metrics(fresh)
     on_step(state, metrics, sampled.played)
   return state
@@ -181,6 +186,8 @@ def prepare(
     metrics["policy/kl"] = kl_metric(some, scores)
     reference = scores if e.rl.objective.kl_coef else None
   advantages, values, returns = estimates(session, state, trajectories, reference)
+  if e.rl.domain_norm:
+    advantages = estimate.unit_by_domain(advantages, [t.domain for t in trajectories])
   needs_old = not e.rl.single_update or e.rl.objective.old_policy == "sampler"
   batch = Batch(
     trajectories,

@@ -5,6 +5,7 @@ from typing import Literal
 
 from ptjax.algos.advantages import ADVANTAGES
 from ptjax.algos.aggregate import AGGREGATIONS
+from ptjax.experience.balance import BalanceConfig
 from ptjax.experience.groups import DynamicSampling
 from ptjax.models.lora import LoraConfig
 from ptjax.rewards.shaping import ShapingConfig
@@ -114,6 +115,9 @@ class RLConfig:
     objective: what the policy minimises.
     shaping: what is added to the rewards for their length.
     dynamic_sampling: draw new tasks for groups that teach nothing; None keeps all groups.
+    balance: shares of the domains that follow what is learnt; None keeps their weights.
+    domain_norm: divide the advantages of each domain by their root mean square, so that no domain
+      has the larger gradient for the scale of its rewards alone.
     entropy: adaptive weight of the entropy bonus; None keeps `objective.entropy_coef`.
     router_replay: the sampler records the experts of every token, and the policy's passes take them
       again, the weights being those of its own router: a mixture of experts then gives a token the
@@ -143,6 +147,8 @@ class RLConfig:
   objective: PolicyObjective = PolicyObjective()
   shaping: ShapingConfig = ShapingConfig()
   dynamic_sampling: DynamicSampling | None = None
+  balance: BalanceConfig | None = None
+  domain_norm: bool = False
   entropy: EntropyControl | None = None
   router_replay: bool = False
   max_staleness: int = 0

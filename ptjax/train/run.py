@@ -205,7 +205,7 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   Raises:
     ValueError: the checkpoint is of another model, or started from other weights.
   """
-  mixture = Mixture(session.experiment.domains)
+  mixture = Mixture(session.experiment.domains, session.experiment.rl.balance)
   policy, critic = session.init_policy(), session.init_critic()
   step = checkpoints.latest()
   if step is None:

@@ -3,7 +3,7 @@
 import contextlib
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,26 @@ def _domain_metrics(name: str, members: Sequence[Played]) -> dict[str, Any]:
     values = [p.grade.rewards[path] for p in members if path in p.grade.rewards]
     metrics[f"reward/{name}/{path}"] = Mean.of(np.asarray(values))
   return metrics
+
+
+def passed_by_domain(played: Sequence[Played]) -> dict[str, tuple[int, int]]:
+  """(passed, scored) episodes of each domain; those without a score do not count."""
+  counts: dict[str, tuple[int, int]] = {}
+  for p in played:
+    if p.trainable:
+      passed, scored = counts.get(p.spec.task.domain, (0, 0))
+      counts[p.spec.task.domain] = (passed + p.grade.passed, scored + 1)
+  return counts
+
+
+def balance_metrics(shares: Mapping[str, float]) -> dict[str, float]:
+  """The least and the greatest share, and how many equal domains would be as uneven."""
+  values = np.asarray(list(shares.values()))
+  return {
+    "balance/share_min": float(values.min()),
+    "balance/share_max": float(values.max()),
+    "balance/effective_domains": float(1 / np.sum(values**2)),
+  }
 
 
 def _group_metrics(scored: Sequence[Played]) -> dict[str, Any]:

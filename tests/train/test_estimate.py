@@ -180,3 +180,12 @@ def test_group_estimators_take_shaped_rewards():
   episodes = [episode(1, 1.0), episode(2, 1.0)]
   got = estimate.group_advantages(episodes, "rloo", [1.0, 0.5])
   np.testing.assert_allclose([x[0] for x in got], rloo([1.0, 0.5], [0, 0]), rtol=1e-6)
+
+
+def test_advantages_of_unit_size_by_domain():
+  """a: sqrt((3² + 3² + 1²)/3); b: all 0, and so they stay."""
+  advantages = [np.float32([3, -3]), np.float32([0, 0]), np.float32([1])]
+  got = estimate.unit_by_domain(advantages, ["a", "b", "a"])
+  rms = np.sqrt(19 / 3)
+  np.testing.assert_allclose(np.concatenate(got), [3 / rms, -3 / rms, 0, 0, 1 / rms], rtol=1e-6)
+  assert [x.dtype for x in got] == [np.float32] * 3
