@@ -1,4 +1,4 @@
-"""Domains whose reward needs a long context: the families `needle` and `ruler`.
+"""Domains whose reward needs a long context: the families `needle`, `ruler` and `filings`.
 
 Where the facts stand is drawn evenly over the text, so that no part of it can be ignored; the depth
 of each is in the task. `needle/control` is the same text with a question that tells its own answer:
@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 
-from ptjax.domains.context_tasks import needles, problem, ruler
+from ptjax.domains.context_tasks import filings, needles, problem, quantities, ruler
 from ptjax.domains.context_tasks.needles import Needles
 from ptjax.domains.context_tasks.problem import Problem, Room
 from ptjax.domains.domain import Domain
@@ -22,7 +22,7 @@ from ptjax.envs.environment import Services, Split, Task
 from ptjax.rewards import tree
 
 CHARACTERS_A_TOKEN = 4
-SHORTEST = 1024
+SHORTEST = 2048
 """Tokens at level 1, the answer's allowance included."""
 
 _CONTROL = "needle/control"
@@ -38,7 +38,7 @@ class Config:
   """Which problems.
 
   Attributes:
-    task: needle, needle/control, or ruler/ with a name of `ruler.TASKS`.
+    task: needle, needle/control, filings, or ruler/ with a name of `ruler.TASKS`.
     tokens: of prompt and answer together.
     count: how they are counted; a tokenizer's own count makes the lengths exact.
   """
@@ -67,6 +67,7 @@ def _control(seed: int, room: Room) -> Problem:
 _MAKERS: Mapping[str, Callable[[int, Room], Problem]] = {
   "needle": _needle,
   _CONTROL: _control,
+  "filings": functools.partial(filings.make, "filings"),
   **{f"ruler/{name}": make for name, make in ruler.TASKS.items()},
 }
 
@@ -89,6 +90,7 @@ def build(config: Config | None = None, level: int = 1) -> Domain:
     data = {
       "answers": made.answers,
       "candidates": made.candidates,
+      "match": made.match,
       "depths": made.depths,
       "tokens": made.tokens,
     }
@@ -119,6 +121,8 @@ def _brief(task: Task, response: str, services: Services) -> float:
 
 def _answer(task: Task, response: str, services: Services) -> float:
   del services
+  if task.data["match"] == "number":
+    return float(quantities.agrees(response, task.data["answers"][0]))
   return problem.precise_score(task.data["answers"], task.data["candidates"], response)
 
 

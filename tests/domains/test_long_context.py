@@ -41,6 +41,14 @@ def test_naming_everything_earns_little(name, most):
   assert grade.rewards["general/brief"] == 0.0
 
 
+def test_a_filing_is_graded_by_its_number():
+  domain = long_context.DOMAINS["filings"]()
+  task = domain.make_task(0, "train")
+  (answer,) = task.data["answers"]
+  assert graded(domain, task, f"It is {answer}.").passed
+  assert not graded(domain, task, f"It is {answer}, no, 5 crowns.").passed
+
+
 def test_part_of_the_answers_earns_part():
   domain = long_context.DOMAINS["ruler/niah_multivalue"]()
   task = domain.make_task(0, "train")

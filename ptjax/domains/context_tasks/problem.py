@@ -10,8 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from ptjax.domains.context_tasks import quantities
+
 Count = Callable[[str, str], int]
 """(prompt, prefix) -> tokens that the model reads before it begins to answer."""
+
+Match = Literal["all", "part", "number"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +46,8 @@ class Problem:
     prompt: what the model is asked, the text included.
     prefix: how its answer begins; "" where it begins by itself.
     answers: the strings that are looked for.
-    match: `all` scores the share of the answers that are found, `part` whether any is.
+    match: `all` scores the share of the answers that are found, `part` whether any is, `number`
+      whether the response gives the one answer, see `quantities.agrees`.
     max_new_tokens: allowance of the answer.
     depths: where in the text each needed fact begins, 0 to 1, in order of `facts`.
     facts: the needed pieces of text.
@@ -54,7 +59,7 @@ class Problem:
   prompt: str
   prefix: str
   answers: tuple[str, ...]
-  match: Literal["all", "part"]
+  match: Match
   max_new_tokens: int
   depths: tuple[float, ...]
   facts: tuple[str, ...]
@@ -63,7 +68,7 @@ class Problem:
 
 
 def score(problem: Problem, response: str) -> float:
-  """RULER's rules: case does not count, an answer counts wherever it stands in the response.
+  """RULER's rules, and numbers: case does not count, nor where in the response an answer stands.
 
       all   |{a in answers: a in response}| / |answers|
       part  1 where any answer is in the response, else 0
@@ -71,6 +76,8 @@ def score(problem: Problem, response: str) -> float:
   Source: C.-P. Hsieh et al., "RULER: What's the real context size of your long-context language
   models?", 2024, section 4; `string_match_all` and `string_match_part` of its code.
   """
+  if problem.match == "number":
+    return float(quantities.agrees(response, problem.answers[0]))
   text = re.sub(r"[\x00-\x1f]", "\n", response.strip()).casefold()
   found = [answer.casefold() in text for answer in problem.answers]
   return float(any(found)) if problem.match == "part" else sum(found) / len(found)
@@ -145,7 +152,7 @@ def filled(
   candidates: str,
   max_new_tokens: int,
   prefix: str = "",
-  match: Literal["all", "part"] = "all",
+  match: Match = "all",
   least: int = 1,
 ) -> Problem:
   """The problem whose text is as long as the room allows.

@@ -38,3 +38,6 @@ TASKS: dict[str, Make] = {
   "qa_1": functools.partial(questions.make_one_hop, "qa_1"),
   "qa_2": functools.partial(questions.make_two_hops, "qa_2"),
 }
+
+ONE_FACT = (*(name for name, n in _NEEDLES.items() if n.num_queries * n.num_values == 1), "qa_1")
+"""Tasks whose answer stands in one place of the text."""
