@@ -9,7 +9,7 @@ Z_95 = 1.959963984540054
 """97.5% quantile of the standard normal: the z of a two-sided 95% interval."""
 
 
-def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, float]:
+def wilson_interval(successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
   """Wilson score interval of a pass rate.
 
       (p + z²/2n ∓ z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n),   p = successes/n
@@ -18,7 +18,7 @@ def wilson_interval(successes: int, n: int, z: float = Z_95) -> tuple[float, flo
   or everything passes, which is common on the small held-out sets of early training.
 
   Args:
-    successes: tasks that passed.
+    successes: tasks that passed; where they earn parts of a point, the sum of these.
     n: tasks tried.
     z: normal quantile; the default gives 95% coverage.
 
