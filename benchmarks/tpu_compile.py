@@ -36,8 +36,13 @@ def shaped(mesh: Mesh, shape: tuple[int, ...], dtype, *axes) -> jax.ShapeDtypeSt
 
 def compiled(function, *arguments) -> dict[str, object]:
   """What the compiler says of a jitted function: GiB of a device, collectives, seconds."""
+  return compiled_lowering(lambda: function.lower(*arguments))
+
+
+def compiled_lowering(lower) -> dict[str, object]:
+  """`compiled` of a program that `lower()` lowers."""
   start = time.perf_counter()
-  lowered = function.lower(*arguments)
+  lowered = lower()
   traced = time.perf_counter()
   try:
     program = lowered.compile()
@@ -66,4 +71,30 @@ def collectives(text: str) -> dict[str, int]:
   return {kind: number for kind, number in found.items() if number}
 
 
-__all__ = ["GIB", "collectives", "compiled", "mesh_of", "np", "shaped"]
+def spans(text: str) -> dict[str, list[int]]:
+  """For each asynchronous collective of a scheduled program, by kind, the kernels (Pallas calls)
+  that start after it starts and before it is waited for."""
+  found: dict[str, list[int]] = {}
+  for computation in re.split(r"\n(?=\S)", text):
+    started, kernels = {}, 0
+    for line in computation.splitlines():
+      kernels += "tpu_custom_call" in line
+      if start := re.search(r"(%\S+) = .* ([a-z-]+)-start\(", line):
+        started[start.group(1)] = start.group(2), kernels
+      elif (done := re.search(r"-done\(.*?(%[\w.-]+)\)", line)) and done.group(1) in started:
+        kind, before = started.pop(done.group(1))
+        found.setdefault(kind, []).append(kernels - before)
+  wanted = "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"
+  return {kind: n for kind, n in found.items() if kind in wanted}
+
+
+__all__ = [
+  "GIB",
+  "collectives",
+  "compiled",
+  "compiled_lowering",
+  "mesh_of",
+  "np",
+  "shaped",
+  "spans",
+]
