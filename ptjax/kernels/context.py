@@ -198,6 +198,7 @@ def take_tokens(context: Context, x_BTD: jax.Array, index_BA: jax.Array) -> jax.
     here = places - jax.lax.axis_index(context.cut) * x.shape[1]
     pieces = here.reshape(-1, layout.shards, mine // piece, piece).transpose(2, 0, 1, 3)
 
+    @jax.checkpoint  # else the backward pass keeps, for every token of the row, what is here
     def one(here):
       here = here.reshape(here.shape[0], -1, 1)
       found = jnp.take_along_axis(x, jnp.clip(here, 0, x.shape[1] - 1), axis=1)
