@@ -7,6 +7,7 @@ rules out is neither computed nor fetched; its bounds are scalars that the grid 
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ _F32 = jnp.float32
 
 def advance(
   how: How, q, k, v, ids_q: Ids, ids_k: Ids, window, state: State, sent: Sent | None = None
-):
+) -> Any:
   """See `flash.advance`; with `sent` the state, and the arrays that arrived meanwhile."""
   call = _Call(how, q, k, ids_q, ids_k, window)
   acc, top, total = state
@@ -58,7 +59,7 @@ def retreat(
   window,
   dq,
   sent: tuple[Sent, Sent] | None = None,
-):
+) -> Any:
   """See `flash.retreat`; with `sent` the gradients, and what arrived while each of the two kernels
   computed, that of the queries and that of the keys."""
   call = _Call(how, saved.q_BKGTH, k, ids_q, ids_k, window)

@@ -18,7 +18,7 @@ from ptjax.train.networks import Layout, Trainer
 from ptjax.train.objectives import PolicyObjective, policy_loss
 
 SMALL = dataclasses.replace(LLAMA, d_model=16, num_layers=1, num_heads=2, num_kv_heads=1)
-UPDATES = 3
+UPDATES = 2
 EVERYTHING = Pattern(window=24)  # as long as the rows
 
 
