@@ -42,7 +42,7 @@ def attention(
     q_BTNH: queries; query head n reads key/value head n // (N / K).
     k_BTKH: keys, after the rotary embedding.
     v_BTKH: values; their heads may have another width.
-    mask_spec: window; see `kernels.mask` for the whole rule.
+    mask_spec: window and sparse pattern; see `kernels.mask` for the whole rule.
     segment_ids_BT: i32, document of each token, 0 for padding.
     branch_ids_BT: i32, branch within the document, 0 for the shared prefix.
     positions_BT: i32, position of the token in its own sequence.
@@ -82,6 +82,7 @@ def attention(
       scores=scores,
       window=_narrower(mask_spec.window, window),
       sinks_N=sinks_N,
+      pattern=mask_spec.pattern,
     )
   length = q_BTNH.shape[1]
   if implementation == AUTO:
@@ -90,7 +91,7 @@ def attention(
     places = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (q_BTNH.shape[0], length))
     segment, branch, position = map(jnp.asarray, (segment_ids_BT, branch_ids_BT, positions_BT))
     ids = Ids(segment, branch, position, places)
-    how = How.of(scores, q_BTNH.shape[-1])
+    how = How.of(scores, q_BTNH.shape[-1], pattern=mask_spec.pattern)
     narrow = _narrower(mask_spec.window, window)
     return flash_attention(how, q_BTNH, k_BTKH, v_BTKH, sinks_N, narrow, ids, ids)
   mask_BTS = visible(mask_spec, segment_ids_BT, branch_ids_BT, positions_BT)

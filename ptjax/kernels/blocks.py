@@ -10,6 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ptjax.kernels.sparse import Pattern
+
 # X: blocks of queries. Y: blocks of keys.
 
 _FAR = 2**29  # beyond every id; differences of two still fit i32
@@ -41,16 +43,18 @@ class Ids(NamedTuple):
     return Ids(*(jax.lax.dynamic_slice(x, (row, start), (1, size))[0] for x in self))
 
 
-def pair_mask(q: Ids, k: Ids, window: jax.Array | int | None) -> jax.Array:
+def pair_mask(q: Ids, k: Ids, window: jax.Array | int | None, pattern: Pattern | None) -> jax.Array:
   """bool[..., T, S], true where a query sees a key; ids are [..., T] and [..., S]."""
   q, k = Ids(*(x[..., :, None] for x in q)), Ids(*(x[..., None, :] for x in k))
-  return sees(q, k, window)
+  return sees(q, k, window, pattern)
 
 
-def sees(q: Ids, k: Ids, window) -> jax.Array:
+def sees(q: Ids, k: Ids, window, pattern: Pattern | None) -> jax.Array:
   mask = (q.segment == k.segment) & (q.segment > 0)
   mask &= (k.branch == 0) | (k.branch == q.branch)
   mask &= k.index <= q.index
+  if pattern is not None:
+    mask &= pattern.admits(q.position, k.position)
   return mask if window is None else mask & (q.position - k.position < window)
 
 
@@ -69,21 +73,26 @@ def bounds(ids: Ids, size: int) -> jax.Array:
   return jnp.stack(ends, axis=-1)
 
 
-def may_see(q, k, window):
+def may_see(q, k, window, pattern: Pattern | None):
   """Whether a block of queries may hold one that sees a key of another block.
 
   Args:
     q, k: sequences of the 8 numbers of `bounds`, arrays that broadcast or scalars.
     window: keys that a query sees at most, may be traced; None for no window.
+    pattern: of sparse attention; None for all keys.
   """
   mask = (q[0] <= k[1]) & (k[0] <= q[1])
   mask &= (k[2] <= 0) | ((q[2] <= k[3]) & (k[2] <= q[3]))
   mask &= k[6] <= q[7]
+  if pattern is not None:
+    mask &= pattern.may_admit(q[4], q[5], k[4], k[5])
   return mask if window is None else mask & (q[4] - k[5] < window)
 
 
-def block_table(q_BX8: jax.Array, k_BY8: jax.Array, window) -> jax.Array:
+def block_table(
+  q_BX8: jax.Array, k_BY8: jax.Array, window, pattern: Pattern | None = None
+) -> jax.Array:
   """bool[B, X, Y], the pairs of blocks to compute."""
   q = [q_BX8[..., :, None, i] for i in range(NUM_BOUNDS)]
   k = [k_BY8[..., None, :, i] for i in range(NUM_BOUNDS)]
-  return may_see(q, k, window)
+  return may_see(q, k, window, pattern)

@@ -21,8 +21,9 @@ from ptjax.kernels.blocks import Ids
 from ptjax.kernels.chips import Chip, chip_of
 from ptjax.kernels.flash import Engine, How
 from ptjax.kernels.layout import Layout, LayoutName
-from ptjax.kernels.ring import Ring, ring_attend
+from ptjax.kernels.ring import TRANSFERS, Ring, Transfer, ring_attend
 from ptjax.kernels.scores import Scores
+from ptjax.kernels.sparse import Pattern
 
 Way = Literal["ring", "all_gather", "ulysses"]
 WAYS: tuple[Way, ...] = ("ring", "all_gather", "ulysses")
@@ -43,6 +44,7 @@ class Context:
     way: one of `WAYS`; auto decides by shard length and chip.
     engine: where blocks are computed; None: TPU kernels on a TPU's mesh.
     block: queries and keys of a block.
+    transfer: how a ring's keys travel, see `Ring`.
   """
 
   mesh: Mesh
@@ -53,8 +55,13 @@ class Context:
   way: Way | Literal["auto"] = "auto"
   engine: Engine | None = None
   block: int | None = None
+  transfer: Transfer = "xla"
 
   def __post_init__(self):
+    if self.transfer not in TRANSFERS:
+      raise ValueError(
+        f"context transfer {self.transfer!r} is unknown; use {' or '.join(TRANSFERS)}"
+      )
     if self.way not in (*WAYS, AUTO):
       raise ValueError(f"context attention {self.way!r} is unknown; use auto, {', '.join(WAYS)}")
 
@@ -72,10 +79,10 @@ class Context:
   def chip(self) -> Chip | None:
     return chip_of(self.mesh.devices.flat[0])
 
-  def how(self, scores: Scores, head_dim: int) -> How:
+  def how(self, scores: Scores, head_dim: int, pattern: Pattern | None = None) -> How:
     on_tpu = self.mesh.devices.flat[0].platform == "tpu"
     engine = self.engine or ("tpu" if on_tpu else "jnp")
-    return How.of(scores, head_dim, engine, self.block)
+    return How.of(scores, head_dim, engine, self.block, pattern)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +135,7 @@ def context_attention(
   scores: Scores,
   window: jax.Array | int | None = None,
   sinks_N: jax.Array | None = None,
+  pattern: Pattern | None = None,
 ) -> jax.Array:
   """`kernels.attention` of rows in the stored order of `context.layout`, cut over its axis.
 
@@ -154,7 +162,7 @@ def context_attention(
     first = 0 if context.axis is None else jax.lax.axis_index(context.axis) * q.shape[1]
     index_T = layout.index_of(first + jnp.arange(q.shape[1]), length)
     ids = Ids(segment, branch, position, jnp.broadcast_to(index_T, q.shape[:2]))
-    how = context.how(scores, q.shape[-1])
+    how = context.how(scores, q.shape[-1], pattern)
     return local(context, how, q, k, v, sinks, window, ids)
 
   window = None if window is None else jnp.asarray(window, jnp.int32)
@@ -190,6 +198,7 @@ def take_tokens(context: Context, x_BTD: jax.Array, index_BA: jax.Array) -> jax.
     here = places - jax.lax.axis_index(context.cut) * x.shape[1]
     pieces = here.reshape(-1, layout.shards, mine // piece, piece).transpose(2, 0, 1, 3)
 
+    @jax.checkpoint  # else the backward pass keeps, for every token of the row, what is here
     def one(here):
       here = here.reshape(here.shape[0], -1, 1)
       found = jnp.take_along_axis(x, jnp.clip(here, 0, x.shape[1] - 1), axis=1)
@@ -230,7 +239,10 @@ def _ring(context: Context, how: How, q, k, v, sinks, window, ids: Ids):
   q, k, v = (jnp.pad(x, ((0, 0), (0, missing), (0, 0), (0, 0))) for x in (q, k, v))
   ids = ids.pad(missing)
   q, k, v, sink, ids, _ = _fold(how, q, k, v, sinks, ids, ids)
-  ring = Ring(context.cut, context.layout.shards, context.mesh.axis_names, how)
+  if context.transfer == "dma" and how.engine == "jnp":
+    raise ValueError("context transfer 'dma' is the TPU kernels'; use 'xla' on other platforms")
+  shards, axes = context.layout.shards, context.mesh.axis_names
+  ring = Ring(context.cut, shards, axes, how, context.transfer)
   return _unfold(ring_attend(ring, q, k, v, sink, window, ids), length)
 
 

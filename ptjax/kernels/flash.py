@@ -18,6 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from ptjax.kernels.blocks import Ids, block_table, bounds, pair_mask
 from ptjax.kernels.scores import Scores, cap
+from ptjax.kernels.sparse import Pattern
 
 # G: query heads that share one key/value head. X: G x block, the rows of one product.
 
@@ -36,17 +37,25 @@ class How:
     cap: soft cap of the scores, or None.
     engine: jnp, the TPU kernels, or those interpreted.
     block: queries and keys of a block; for the TPU kernels at most.
+    pattern: of sparse attention; None for all keys.
   """
 
   scale: float
   cap: float | None = None
   engine: Engine = "jnp"
   block: int = 256
+  pattern: Pattern | None = None
 
   @staticmethod
-  def of(scores: Scores, head_dim: int, engine: Engine = "jnp", block: int | None = None) -> "How":
+  def of(
+    scores: Scores,
+    head_dim: int,
+    engine: Engine = "jnp",
+    block: int | None = None,
+    pattern: Pattern | None = None,
+  ) -> "How":
     block = block or (256 if engine == "jnp" else 1024)
-    return How(scores.scale_of(head_dim), scores.cap, engine, block)
+    return How(scores.scale_of(head_dim), scores.cap, engine, block, pattern)
 
   def sizes(self, group: int, num_queries: int, num_keys: int) -> tuple[int, int]:
     """Queries and keys of a block."""
@@ -163,7 +172,8 @@ def advance(how: How, q, k_BKSH, v_BKSH, ids_q: Ids, ids_k: Ids, window, state: 
     parts = (acc * shrink[..., None] + more, new, total)
     return State(*(_put_queries(x, y, row, i, size_q) for x, y in zip(state, parts, strict=True)))
 
-  return _over_pairs(step, state, ids_q, ids_k, window, size_q, size_k)
+  table = block_table(bounds(ids_q, size_q), bounds(ids_k, size_k), window, how.pattern)
+  return _over_pairs(step, state, table)
 
 
 def retreat(how: How, saved: Saved, k_BKSH, v_BKSH, ids_q: Ids, ids_k: Ids, window, dq_BKGTH):
@@ -192,12 +202,12 @@ def retreat(how: How, saved: Saved, k_BKSH, v_BKSH, ids_q: Ids, ids_k: Ids, wind
     return dq, dk, dv
 
   zeros = (jnp.zeros(x.shape, jnp.float32) for x in (k_BKSH, v_BKSH))
-  return _over_pairs(step, (dq_BKGTH, *zeros), ids_q, ids_k, window, size_q, size_k)
+  table = block_table(bounds(ids_q, size_q), bounds(ids_k, size_k), window, how.pattern)
+  return _over_pairs(step, (dq_BKGTH, *zeros), table)
 
 
-def _over_pairs(step, carry, ids_q: Ids, ids_k: Ids, window, size_q: int, size_k: int):
+def _over_pairs(step, carry, table_BXY: jax.Array):
   """Folds `step(row, i, j, carry)` over the pairs of blocks that may see each other, no others."""
-  table_BXY = block_table(bounds(ids_q, size_q), bounds(ids_k, size_k), window)
   shape = table_BXY.shape
   first = jnp.argsort(~table_BXY.reshape(-1), stable=True)
 
@@ -213,7 +223,7 @@ def _scores(how: How, q_KXH, k_KSH, ids_q: Ids, ids_k: Ids, window, row, i, j, g
   """(scores f32[K, X, S], mask bool[X, S], d score / d (q k^T))."""
   size_q, size_k = q_KXH.shape[1] // group, k_KSH.shape[1]
   ids = ids_q.block(row, i * size_q, size_q), ids_k.block(row, j * size_k, size_k)
-  mask = jnp.tile(pair_mask(*ids, window), (group, 1))
+  mask = jnp.tile(pair_mask(*ids, window, how.pattern), (group, 1))
   raw = jnp.einsum("KXH,KSH->KXS", q_KXH, k_KSH, preferred_element_type=jnp.float32) * how.scale
   scores = cap(raw, how.cap)
   slope = how.scale if how.cap is None else how.scale * (1 - (scores / how.cap) ** 2)

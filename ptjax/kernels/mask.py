@@ -7,6 +7,7 @@ A packed row holds several documents, each a shared prefix followed by branches
     and branch(key) in {0, branch(query)}         0 is the shared prefix
     and index(key) <= index(query)                causal
     and position(query) - position(key) < window  where a window is set
+    and the pattern admits the two positions      where one is set, see `kernels.sparse`
 
 Worked example, one prompt "p q" with completions "a b" and "c", then padding:
 
@@ -22,6 +23,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from ptjax.kernels.sparse import Pattern
+
 
 @dataclasses.dataclass(frozen=True)
 class MaskSpec:
@@ -29,9 +32,11 @@ class MaskSpec:
 
   Attributes:
     window: keys seen at most, the query's own included; None sees the whole prefix.
+    pattern: of sparse attention; None for all keys.
   """
 
   window: int | None = None
+  pattern: Pattern | None = None
 
   def __post_init__(self):
     if self.window is not None and self.window < 1:
@@ -51,6 +56,8 @@ def visible(
   mask_BTS &= index_k <= index_q
   if spec.window is not None:
     mask_BTS &= within(spec.window, positions_BT)
+  if spec.pattern is not None:
+    mask_BTS &= spec.pattern.admits(positions_BT[:, :, None], positions_BT[:, None, :])
   return mask_BTS
 
 

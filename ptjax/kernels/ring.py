@@ -10,6 +10,7 @@ Source: Liu et al., 2023, "Ring Attention with Blockwise Transformers".
 
 import dataclasses
 import functools
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ import jax.numpy as jnp
 from ptjax.kernels import flash
 from ptjax.kernels.blocks import Ids, block_table, bounds
 from ptjax.kernels.flash import How, Saved
+
+Transfer = Literal["xla", "dma"]
+TRANSFERS: tuple[Transfer, ...] = ("xla", "dma")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +32,27 @@ class Ring:
     size: its devices.
     all_axes: every axis of the mesh: they agree on the hops to make.
     how: how blocks are computed.
+    transfer: `xla`, collectives of the program, which XLA lets overlap with kernels; `dma`, copies
+      that the TPU kernels make themselves while they compute. Hops that are not all made, and the
+      last of the backward pass, are XLA's.
   """
 
   axis: str
   size: int
   all_axes: tuple[str, ...]
   how: How
+  transfer: Transfer = "xla"
 
   def shift(self, tree, by: int = 1):
     """Sends arrays to the shard `by` places on."""
     pairs = [(i, (i + by) % self.size) for i in range(self.size)]
     return jax.tree.map(lambda x: jax.lax.ppermute(x, self.axis, pairs), tree)
+
+  def sent(self, arrays):
+    """What a TPU kernel sends to the next shard."""
+    from ptjax.kernels.tpu_transfer import Sent
+
+    return Sent(self.axis, self.size, tuple(arrays))
 
   def jump(self, tree, by: jax.Array):
     """`shift` by a number known at run time, the same everywhere: its powers of two, one by one."""
@@ -60,7 +74,8 @@ def needed_hops(ring: Ring, ids: Ids, window, size_q: int, size_k: int):
   Every device of the mesh gets the same answer, since all of them take part in a hop.
   """
   keys = jax.lax.all_gather(bounds(ids, size_k), ring.axis)
-  sees_R = jax.vmap(lambda k: jnp.any(block_table(bounds(ids, size_q), k, window)))(keys)
+  table = lambda k: block_table(bounds(ids, size_q), k, window, ring.how.pattern)  # noqa: E731
+  sees_R = jax.vmap(lambda k: jnp.any(table(k)))(keys)
   hops = jnp.arange(1, ring.size)
   mine = sees_R[(jax.lax.axis_index(ring.axis) - hops) % ring.size]
   needed = jax.lax.pmax(mine.astype(jnp.int32), ring.all_axes)
@@ -74,10 +89,17 @@ def _forward(ring: Ring, q, k, v, sink, window, ids: Ids):
     k, v, ids_k = keys
     return flash.advance(ring.how, q, k, v, ids, Ids(*ids_k), window, state)
 
+  def fold_and_send(state, keys):
+    if ring.transfer == "xla":
+      return fold(state, keys), ring.shift(keys)
+    from ptjax.kernels import tpu_flash
+
+    k, v, ids_k = keys
+    return tpu_flash.advance(ring.how, q, k, v, ids, Ids(*ids_k), window, state, ring.sent(keys))
+
   def whole(state, keys):
     def hop(carry, _):
-      state, keys = carry
-      return (fold(state, keys), ring.shift(keys)), None
+      return fold_and_send(*carry), None
 
     (state, keys), _ = jax.lax.scan(hop, (state, keys), length=ring.size - 1)
     return fold(state, keys)
@@ -111,15 +133,26 @@ def _backward(ring: Ring, residuals, bar):
 
   add = functools.partial(jax.tree.map, jnp.add)
 
+  def fold_and_send(dq, keys, sums):
+    if ring.transfer == "xla":
+      sums, keys_next = ring.shift(sums), ring.shift(keys)
+      dq, part = fold(dq, keys)
+      return dq, keys_next, sums, part
+    from ptjax.kernels import tpu_flash
+
+    k, v, ids_k = keys
+    sent = ring.sent(keys), ring.sent(sums)
+    (dq, *part), keys, sums = tpu_flash.retreat(
+      ring.how, saved, k, v, ids, Ids(*ids_k), window, dq, sent
+    )
+    return dq, keys, sums, tuple(part)
+
   def whole(dq, keys):
     # What comes along with the keys is the sum before the last shard's part, which that shard
     # adds while it already computes with the next keys.
     def hop(carry, _):
       dq, keys, late, part = carry
-      late = ring.shift(add(late, part))
-      keys_next = ring.shift(keys)
-      dq, part = fold(dq, keys)
-      return (dq, keys_next, late, part), None
+      return fold_and_send(dq, keys, add(late, part)), None
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), keys[:2])
     dq, part = fold(dq, keys)

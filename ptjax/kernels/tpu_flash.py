@@ -7,6 +7,7 @@ rules out is neither computed nor fetched; its bounds are scalars that the grid 
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 from ptjax.kernels.blocks import NUM_BOUNDS, Ids, bounds, may_see, sees
 from ptjax.kernels.flash import How, Saved, State
 from ptjax.kernels.scores import cap
+from ptjax.kernels.tpu_transfer import BARRIER, Sent, sending
 
 # G: query heads that share one key/value head. X: G x queries of a block, the lanes of one product.
 
@@ -23,8 +25,10 @@ _VMEM = 64 * 2**20  # v5e, v5p and later have 128 MiB, v7 64
 _F32 = jnp.float32
 
 
-def advance(how: How, q, k, v, ids_q: Ids, ids_k: Ids, window, state: State) -> State:
-  """See `flash.advance`."""
+def advance(
+  how: How, q, k, v, ids_q: Ids, ids_k: Ids, window, state: State, sent: Sent | None = None
+) -> Any:
+  """See `flash.advance`; with `sent` the state, and the arrays that arrived meanwhile."""
   call = _Call(how, q, k, ids_q, ids_k, window)
   acc, top, total = state
   stats = call.rows(top), call.rows(total)
@@ -39,12 +43,25 @@ def advance(how: How, q, k, v, ids_q: Ids, ids_k: Ids, window, state: State) -> 
     aliases={3: 0, 4: 1, 5: 2},
     scratch=[(v.shape[-1], call.lanes), (1, call.lanes), (1, call.lanes)],
     flops=2 * (q.shape[-1] + v.shape[-1]),
+    sent=sent,
   )
-  return State(out[0], call.unrows(out[1]), call.unrows(out[2]))
+  state = State(out[0], call.unrows(out[1]), call.unrows(out[2]))
+  return state if sent is None else (state, tuple(out[3:]))
 
 
-def retreat(how: How, saved: Saved, k, v, ids_q: Ids, ids_k: Ids, window, dq):
-  """See `flash.retreat`."""
+def retreat(
+  how: How,
+  saved: Saved,
+  k,
+  v,
+  ids_q: Ids,
+  ids_k: Ids,
+  window,
+  dq,
+  sent: tuple[Sent, Sent] | None = None,
+) -> Any:
+  """See `flash.retreat`; with `sent` the gradients, and what arrived while each of the two kernels
+  computed, that of the queries and that of the keys."""
   call = _Call(how, saved.q_BKGTH, k, ids_q, ids_k, window)
   q, bar = saved.q_BKGTH, saved.bar_BKGTH
   rows = call.rows(saved.lse_BKGT), call.rows(saved.delta_BKGT)
@@ -57,7 +74,8 @@ def retreat(how: How, saved: Saved, k, v, ids_q: Ids, ids_k: Ids, window, dq):
     (call.of_keys(v), v),
   ]
   wide, head = q.shape[-1], v.shape[-1]
-  (dq,) = call.run(
+  sent_q, sent_k = sent or (None, None)
+  dq, *arrived_q = call.run(
     functools.partial(_retreat_queries, call),
     inner="keys",
     operands=[*inputs, (call.of_queries(dq), dq)],
@@ -65,9 +83,10 @@ def retreat(how: How, saved: Saved, k, v, ids_q: Ids, ids_k: Ids, window, dq):
     aliases={6: 0},
     scratch=[(call.lanes, wide)],
     flops=2 * (2 * wide + head),
+    sent=sent_q,
   )
   dk, dv = (jax.ShapeDtypeStruct(x.shape, _F32) for x in (k, v))
-  dk, dv = call.run(
+  dk, dv, *arrived_k = call.run(
     functools.partial(_retreat_keys, call),
     inner="queries",
     operands=inputs,
@@ -75,8 +94,10 @@ def retreat(how: How, saved: Saved, k, v, ids_q: Ids, ids_k: Ids, window, dq):
     aliases={},
     scratch=[(call.size_k, wide), (call.size_k, head)],
     flops=2 * (2 * wide + 2 * head),
+    sent=sent_k,
   )
-  return dq, dk, dv
+  grads = dq, dk, dv
+  return grads if sent is None else (grads, tuple(arrived_q), tuple(arrived_k))
 
 
 class _Call:
@@ -121,9 +142,20 @@ class _Call:
       [ref[(b * blocks + n) * NUM_BOUNDS + c] for c in range(NUM_BOUNDS)]
       for ref, n, blocks in ((q_ref, i, self.blocks_q), (k_ref, j, self.blocks_k))
     )
-    return may_see(q, k, window_ref[0] if self.windowed else None)
+    return may_see(q, k, window_ref[0] if self.windowed else None, self.how.pattern)
 
-  def run(self, kernel, *, inner: str, operands, outputs, aliases, scratch, flops: int):
+  def run(
+    self,
+    kernel,
+    *,
+    inner: str,
+    operands,
+    outputs,
+    aliases,
+    scratch,
+    flops: int,
+    sent: Sent | None = None,
+  ):
     """Calls a kernel over the grid (batch, head, outer blocks, inner blocks)."""
     by_keys = inner == "keys"
     count = (self.blocks_q, self.blocks_k) if by_keys else (self.blocks_k, self.blocks_q)
@@ -144,6 +176,15 @@ class _Call:
     tables = [self.ids_q_B4T, self.ids_k_BS4]
     pairs = self.batch * self.kv_heads * self.lanes * self.blocks_q * self.size_k * self.blocks_k
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for _, x in outputs]
+    scratch = [pltpu.VMEM(shape, _F32) for shape in scratch]
+    travelling = () if sent is None else sent.arrays
+    where = [pl.BlockSpec(memory_space=pl.ANY)] * len(travelling)
+    # Two cores would each take a part of a parallel axis; copies have one beginning and one end.
+    lead = "parallel" if sent is None else "arbitrary"
+    if sent is not None:
+      kernel = sending(kernel, sent, 3 + len(ids) + len(operands), len(outputs))
+      scratch += [pltpu.SemaphoreType.DMA((len(travelling),))] * 2
+      shapes += [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in travelling]
     moved = sum(x.size * x.dtype.itemsize for _, x in (*operands, *outputs))
     return pl.pallas_call(
       kernel,
@@ -151,21 +192,23 @@ class _Call:
       grid_spec=pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=3,
         grid=(self.batch, self.kv_heads, *count),
-        in_specs=[spec(*x) for x in (*ids, *(where for where, _ in operands))],
-        out_specs=[spec(*where) for where, _ in outputs],
-        scratch_shapes=[pltpu.VMEM(shape, _F32) for shape in scratch],
+        in_specs=[*(spec(*x) for x in (*ids, *(place for place, _ in operands))), *where],
+        out_specs=[*(spec(*place) for place, _ in outputs), *where],
+        scratch_shapes=scratch,
       ),
       input_output_aliases={3 + 2 + i: o for i, o in aliases.items()},
       compiler_params=pltpu.CompilerParams(
-        dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
+        dimension_semantics=(lead, lead, lead, "arbitrary"),
         vmem_limit_bytes=_VMEM,
+        collective_id=None if sent is None else BARRIER,
+        has_side_effects=sent is not None,
       ),
       # Half of all pairs: what a causal row needs.
       cost_estimate=pl.CostEstimate(
         flops=pairs * flops // 2, transcendentals=pairs // 2, bytes_accessed=moved
       ),
       interpret=self.how.engine == "tpu_interpret",
-    )(*self.scalars, *tables, *(x for _, x in operands))
+    )(*self.scalars, *tables, *(x for _, x in operands), *travelling)
 
 
 def _place(call: _Call, scalars, *, inner: str):
@@ -254,7 +297,7 @@ def _scores(call: _Call, q, k, ids_q, ids_k, window):
   queries, keys = ids_q[0], ids_k[0]
   q_ids = Ids(*(queries[n : n + 1] for n in range(4)))  # [1, queries]
   k_ids = Ids(*(keys[:, n : n + 1] for n in range(4)))  # [keys, 1]
-  mask = sees(q_ids, k_ids, window[0] if call.windowed else None)
+  mask = sees(q_ids, k_ids, window[0] if call.windowed else None, how.pattern)
   return scores, jnp.concatenate([mask] * call.group, axis=1), slope
 
 

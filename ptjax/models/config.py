@@ -7,6 +7,8 @@ from typing import Literal
 from ptjax.kernels.attention import AUTO, IMPLEMENTATIONS
 from ptjax.kernels.context import WAYS
 from ptjax.kernels.layout import LAYOUTS, LayoutName
+from ptjax.kernels.ring import TRANSFERS, Transfer
+from ptjax.kernels.sparse import Pattern
 from ptjax.models.rotary import RopeScaling
 
 # Fields that say how to compute, not what.
@@ -16,14 +18,18 @@ _COMPUTING = {
   "remat",
   "merge_rows",
   "ff_parts",
+  "ff_chunk",
   "out_first",
   "attention",
   "capacity_factor",
   "context_attention",
   "context_layout",
+  "pattern",
+  "context_transfer",
 }
 
 
+REMATS = ("none", "dots", "attention", "full", "offload")
 ACTIVATIONS = ("silu", "gelu_tanh")
 
 
@@ -138,13 +144,16 @@ class DecoderConfig:
     activation_dtype: dtype of the residual stream between the products.
     remat: what the backward pass computes again: `none`, `dots` (all but the products with
       weights: the least memory traffic), `attention` (all but its output: the least memory
-      that does not compute it twice), or `full` (the whole block).
+      that does not compute it twice), `full` (the whole block), or `offload` (as `attention`,
+      but what it keeps waits in the host's memory).
     merge_rows: run the blocks on [B x T, D] instead of [B, T, D]. XLA's CPU backend then
       needs no transposed copies for weight gradients (a quarter of the time); a mesh that
       splits the length cannot.
     ff_parts: pieces of d_ff that are summed apart in the feed-forward layer's output product.
       One long chain of float32 sums puts SmolLM2's logits off by 1e-4 at its attention sink,
       two halves by 3e-5. With 1, a mesh that splits d_ff moves no piece between devices.
+    ff_chunk: tokens of a device whose inner states of the feed-forward layer exist at a time;
+      None for all. Its weights are gathered, and their gradient scattered, once a chunk.
     out_first: the weights of the blocks are stored [out, in] and multiply from the left. With few
       rows XLA's CPU backend is a sixth faster so; the engine keeps its copy in this form.
     capacity_factor: places of each expert, as a multiple of an even load; choices beyond them are
@@ -153,6 +162,8 @@ class DecoderConfig:
     context_attention: how attention crosses the cuts of a row, auto or one of
       `kernels.context.WAYS`.
     context_layout: which tokens of a row each of its shards holds, see `kernels.layout`.
+    context_transfer: how a ring's keys travel, see `kernels.ring.Ring`.
+    pattern: sparse attention in every layer, in training and in decoding; None for dense.
   """
 
   vocab_size: int
@@ -190,11 +201,14 @@ class DecoderConfig:
   remat: str = "dots"
   merge_rows: bool = False
   ff_parts: int = 2
+  ff_chunk: int | None = None
   out_first: bool = False
   attention: str = AUTO
   context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = AUTO
   context_layout: LayoutName = "zigzag"
   capacity_factor: float | None = None
+  pattern: Pattern | None = None
+  context_transfer: Transfer = "xla"
 
   def __post_init__(self):
     if self.num_heads % self.num_kv_heads:
@@ -203,6 +217,8 @@ class DecoderConfig:
       )
     if self.ff_parts < 1 or self.d_ff % self.ff_parts:
       raise ValueError(f"ff_parts {self.ff_parts} does not divide d_ff {self.d_ff}; use 1")
+    if self.ff_chunk is not None and self.ff_chunk < 1:
+      raise ValueError(f"ff_chunk {self.ff_chunk} must be at least 1, or None for all tokens")
     if self.head_dim % 2:
       raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding rotates pairs")
     for name in ("matmul_dtype", "activation_dtype"):
@@ -214,7 +230,8 @@ class DecoderConfig:
       ("attention", (AUTO, *IMPLEMENTATIONS)),
       ("context_attention", (AUTO, *WAYS)),
       ("context_layout", LAYOUTS),
-      ("remat", ("none", "dots", "attention", "full")),
+      ("context_transfer", TRANSFERS),
+      ("remat", REMATS),
     ):
       if getattr(self, name) not in known:
         raise ValueError(f"{name} is {getattr(self, name)!r}; use one of {', '.join(known)}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from ptjax.kernels.attention import attention
 from ptjax.kernels.context import Context
@@ -24,14 +25,13 @@ from ptjax.models.experts import ALONE, Experts, Told
 from ptjax.models.feedforward import GatedMlp
 from ptjax.models.latent import LatentAttention
 from ptjax.models.layers import Rotation, norm, param, rotations
-from ptjax.sharding.rules import BATCH_BESIDE_EMBED, Constrainer
+from ptjax.sharding.rules import BATCH_BESIDE_EMBED, LENGTH_BESIDE_EMBED, Constrainer
 
 Params = dict[str, Any]  # nested dict of arrays, the layout of `Decoder`
 Constrain = Callable[[jax.Array, tuple[str | None, ...]], jax.Array]
 
 
 _ROW_AXES = ("batch", "length")
-_CAUSAL = MaskSpec()
 
 
 def unconstrained(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
@@ -75,9 +75,17 @@ class Block(nnx.Module):
       self.mlp_post_norm = Norm(c, rngs, n)
 
   def __call__(
-    self, x: jax.Array, by: Rotation, attend: Callable, c: DecoderConfig, told: Told = ALONE
+    self,
+    x: jax.Array,
+    by: Rotation,
+    attend: Callable,
+    c: DecoderConfig,
+    told: Told = ALONE,
+    shards: int = 1,
   ):
     """`attend(q, k, v, sinks) -> (heads, kept)`: packed attention, or the cache in decoding.
+
+    `shards`: devices over which rows are cut.
 
     Returns the stream, what `attend` kept, and what the router did (None without one).
     """
@@ -88,7 +96,7 @@ class Block(nnx.Module):
     if isinstance(self.mlp, Experts):
       y, routed = self.mlp(inputs, c, told)
     else:
-      y = self.mlp(inputs, c)
+      y = self.mlp(inputs, c, shards)
     return x + (self.mlp_post_norm(y, c) if c.post_norms else y), kept, routed
 
 
@@ -118,6 +126,9 @@ def _kinds(c: DecoderConfig, first: int, num_layers: int) -> Kinds:
   )
 
 
+_LAYER_INPUT = "layer_input"
+
+
 def _remat(block: Callable, kind: str) -> Callable:
   if kind == "none":
     return block
@@ -126,6 +137,12 @@ def _remat(block: Callable, kind: str) -> Callable:
     "dots": policies.dots_with_no_batch_dims_saveable,
     "attention": policies.save_only_these_names(*OUTPUTS),
     "full": None,
+    "offload": policies.save_and_offload_only_these_names(
+      names_which_can_be_saved=[],
+      names_which_can_be_offloaded=[_LAYER_INPUT, *OUTPUTS],
+      offload_src="device",
+      offload_dst="pinned_host",
+    ),
   }[kind]
   return jax.checkpoint(block, policy=policy, prevent_cse=False)  # scan keeps it apart
 
@@ -151,7 +168,15 @@ def context_of(constrain: Constrain, c: DecoderConfig) -> Context | None:
       f"rules heads={rules.heads} and kv_heads={rules.kv_heads}: query heads must be on the "
       f"devices of their key/value heads; make them equal"
     )
-  return Context(mesh, axis, rules.batch, rules.heads, c.context_layout, c.context_attention)
+  return Context(
+    mesh,
+    axis,
+    rules.batch,
+    rules.heads,
+    c.context_layout,
+    c.context_attention,
+    transfer=c.context_transfer,
+  )
 
 
 class Embedding(nnx.Module):
@@ -187,7 +212,7 @@ class Decoder(nnx.Module):
     self,
     packed: Packed,
     *,
-    mask_spec: MaskSpec = _CAUSAL,
+    mask_spec: MaskSpec | None = None,
     constrain: Constrain = unconstrained,
     keep_kv: bool = False,
     keep_routing: bool = False,
@@ -200,7 +225,7 @@ class Decoder(nnx.Module):
 
     Args:
       packed: the rows.
-      mask_spec: what attention sees.
+      mask_spec: what attention sees; None for all that the model's pattern admits.
       constrain: pins activations to the mesh.
       keep_kv: also return the rotated keys and values LBTKH.
       keep_routing: also return what the routers did, a `Routed` with a leading axis over the
@@ -212,6 +237,7 @@ class Decoder(nnx.Module):
         model without experts.
     """
     c = self.config
+    mask_spec = MaskSpec(pattern=c.pattern) if mask_spec is None else mask_spec
     context = context_of(constrain, c)
     if context is not None and context.layout.shards > 1:
       if keep_kv or recorded_LBTX is not None or c.merge_rows:
@@ -223,6 +249,7 @@ class Decoder(nnx.Module):
     rows, length = packed.tokens_BT.shape
     lead, axes = ((rows * length,), ("batch",)) if c.merge_rows else ((rows, length), _ROW_AXES)
     by_kind = rotations(packed.positions_BT.reshape(lead), c)
+    shards = 1 if context is None else context.layout.shards
 
     def attend(window, q, k, v, sinks_N):
       q_BTNH, k_BTKH, v_BTKH = (x.reshape(rows, length, *x.shape[-2:]) for x in (q, k, v))
@@ -242,9 +269,9 @@ class Decoder(nnx.Module):
       )
       return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
 
-    # Each device looks up its part of the width, for all rows that share the table's parts; then
-    # rows are exchanged for widths. Left to itself, the compiler gathers whole activations.
-    split = (BATCH_BESIDE_EMBED, *axes[1:])
+    # Each device looks up its part of the width, for all tokens that share the table's parts; then
+    # tokens are exchanged for widths. Left to itself, the compiler gathers whole activations.
+    split = (BATCH_BESIDE_EMBED, LENGTH_BESIDE_EMBED)[: len(axes)]
     tokens = constrain(packed.tokens_BT.reshape(lead), split)
     x = constrain(constrain(self.embed_tokens(tokens), (*split, "embed")), (*axes, None))
     knows_padding = keep_routing or c.capacity_factor is not None
@@ -255,12 +282,14 @@ class Decoder(nnx.Module):
 
       def block(x, scanned, graph=graph, first=first):
         layer, kind, recorded_TX = scanned
+        x = checkpoint_name(x, _LAYER_INPUT)
         window = c.layer_window(first) if kind.window_L is None else kind.window_L
         by = by_kind[c.layer_rope(first)]
         if kind.rope_L is not None:
           by = Rotation(*(jnp.stack(parts)[kind.rope_L] for parts in zip(*by_kind, strict=True)))
         told = Told(valid_T, recorded_TX, constrain, axes)
-        x, kv, routed = nnx.merge(graph, layer)(x, by, functools.partial(attend, window), c, told)
+        attend_layer = functools.partial(attend, window)
+        x, kv, routed = nnx.merge(graph, layer)(x, by, attend_layer, c, told, shards)
         return constrain(x, (*axes, None)), (kv, routed if keep_routing else None)
 
       kinds, recorded_LTX = _kinds(c, first, num_layers), None

@@ -132,10 +132,10 @@ def _split(setup: Setup, axis: str) -> int:
 def _saved(c: DecoderConfig, at: Local) -> int:
   """What every layer keeps for the backward pass."""
   tokens = at.rows * at.length
-  per_token = c.d_model
+  per_token = 0 if c.remat == "offload" else c.d_model
   if c.remat == "attention":
     per_token += c.num_heads * c.value_dim // at.tensor
-  elif c.remat != "full":
+  elif c.remat not in ("full", "offload"):
     heads = c.num_heads * (c.head_dim + c.value_dim) + 2 * c.num_kv_heads * c.head_dim
     ff = 3 * c.d_ff if c.moe is None else 3 * c.moe.top_k * c.moe.d_ff
     per_token += (heads + ff) // at.tensor + c.d_model

@@ -46,7 +46,8 @@ def gradient(c: DecoderConfig, e: Experiment, *, with_logits: bool = True) -> fl
   layers = forward(c, e.pack.rows, e.pack.length)
   # `dots` keeps the products with weights and computes attention again, `attention` the reverse.
   scores = attention(c, e.pack.rows * e.pack.length, -(-e.pack.length // 2))
-  again |= {"dots": scores / layers, "attention": 1 - scores / layers}
+  kept = 1 - scores / layers
+  again |= {"dots": scores / layers, "attention": kept, "offload": kept}
   repeated = layers * again[c.remat]
   if not with_logits:
     return 3 * layers + repeated

@@ -211,6 +211,7 @@ def next_logits(
         length_R + 1,
         scores=decoder.scores_of(c),
         window=c.layer_window(i),
+        pattern=c.pattern,
         sinks_N=sinks_N,
       )
       return heads_RNH, None

@@ -9,7 +9,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 MeshAxes = tuple[str, ...]
 
 BATCH_BESIDE_EMBED = "batch_beside_embed"
-"""Rows of an activation whose width is still split like the parameters'."""
+LENGTH_BESIDE_EMBED = "length_beside_embed"
+"""Rows and tokens of an activation whose width is still split like the parameters'."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Rules:
   def _mesh_axes(self, axis: str) -> MeshAxes:
     if axis == BATCH_BESIDE_EMBED:
       return tuple(name for name in self.batch if name not in self.embed)
+    if axis == LENGTH_BESIDE_EMBED:
+      return tuple(name for name in self.length if name not in self.embed)
     if axis not in {field.name for field in dataclasses.fields(self)}:
       raise ValueError(f"no sharding rule for the logical axis {axis!r}; add one to Rules")
     return getattr(self, axis)

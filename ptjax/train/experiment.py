@@ -10,6 +10,7 @@ from ptjax.evals.heldout import EvalConfig
 from ptjax.experience.collect import PolicyConfig
 from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
+from ptjax.kernels.sparse import Pattern
 from ptjax.models.lora import LoraConfig
 from ptjax.rollout.engine import EngineConfig
 from ptjax.sharding.mesh import MeshConfig
@@ -29,12 +30,14 @@ class ModelConfig:
     matmul_dtype: dtype in which matrix products read their operands.
     activation_dtype: dtype of the residual stream.
     param_dtype: dtype of the parameters; bfloat16 needs `optimizer.narrow`.
-    remat: what the backward pass computes again, see `DecoderConfig`.
+    remat, ff_chunk: what the backward pass computes again and what waits in the host's memory, and
+      how many tokens the feed-forward layers compute at a time, see `DecoderConfig`.
     lora: train low-rank adapters instead of the weights; None trains the weights.
     router: auxiliary losses of a mixture of experts, in train, sft and bestofn; None for none.
     capacity_factor: experts have a capacity, see `DecoderConfig`; None drops no token.
-    attention, context_attention, context_layout: see `DecoderConfig`; the last two where the mesh
-      has a context axis.
+    attention, context_attention, context_layout, context_transfer: see `DecoderConfig`; the last
+      three where the mesh has a context axis.
+    pattern: sparse attention in every layer, see `kernels.sparse`; None for dense.
     today: the date that chat templates which print one show, as 2026-01-31; None takes the clock's,
       and a run that is resumed another day then has other prompts.
   """
@@ -43,14 +46,17 @@ class ModelConfig:
   matmul_dtype: Literal["float32", "bfloat16"] = "float32"
   activation_dtype: Literal["float32", "bfloat16"] = "float32"
   param_dtype: Literal["float32", "bfloat16"] = "float32"
-  remat: Literal["none", "dots", "attention", "full"] = "dots"
+  remat: Literal["none", "dots", "attention", "full", "offload"] = "dots"
+  ff_chunk: int | None = None
   attention: Literal["auto", "reference", "blockwise", "flash"] = "auto"
   context_attention: Literal["auto", "ring", "all_gather", "ulysses"] = "auto"
   context_layout: Literal["zigzag", "contiguous", "striped"] = "zigzag"
+  context_transfer: Literal["xla", "dma"] = "xla"
   today: str | None = None
   lora: LoraConfig | None = None
   router: RouterConfig | None = None
   capacity_factor: float | None = None
+  pattern: Pattern | None = None
 
   def __post_init__(self):
     if self.today is not None and not _is_date(self.today):

@@ -84,10 +84,13 @@ def computed_on(
     matmul_dtype=config.matmul_dtype,
     activation_dtype=config.activation_dtype,
     remat=config.remat,
+    ff_chunk=config.ff_chunk,
     attention=config.attention,
     context_attention=config.context_attention,
     context_layout=config.context_layout,
+    context_transfer=config.context_transfer,
     capacity_factor=config.capacity_factor,
+    pattern=config.pattern,
     merge_rows=on_cpu(mesh) and mesh.shape["context"] == 1,
     ff_parts=1 if any(mesh.shape[a] > 1 for a in rules.ff) else shape.ff_parts,
   )

@@ -34,13 +34,15 @@ def context(shards: int, **changes) -> Context:
   return Context(mesh, **{"batch": ("data",), "heads": ("tensor",), "block": 2} | changes)
 
 
-def attend(where: Context, q, k, v, *, packed=PACKED, scores=PLAIN, window=None, sinks=None):
+def attend(
+  where: Context, q, k, v, *, packed=PACKED, scores=PLAIN, window=None, sinks=None, pattern=None
+):
   """out_BTNH in the rows' own order."""
   store = where.layout.store
   segment, branch, position = (store(jnp.asarray(x)) for x in packed)
   out = attention(
     *(store(x) for x in (q, k, v)),
-    mask_spec=MaskSpec(),
+    mask_spec=MaskSpec(pattern=pattern),
     segment_ids_BT=segment,
     branch_ids_BT=branch,
     positions_BT=position,

@@ -11,7 +11,13 @@ from ring_cases import PACKED, assert_close, attend, context, value_and_grads, w
 
 from ptjax.kernels.attention import attention
 from ptjax.kernels.chips import CHIPS
-from ptjax.kernels.context import Choice, choose, context_attention, least_ring_shard
+from ptjax.kernels.context import (
+  Choice,
+  choose,
+  context_attention,
+  least_ring_shard,
+  take_tokens,
+)
 from ptjax.kernels.mask import MaskSpec
 from ptjax.kernels.scores import PLAIN, Scores
 
@@ -119,3 +125,15 @@ def test_an_implementation_of_whole_rows_is_refused():
       implementation="blockwise",
       context=context(2),
     )
+
+
+def test_the_states_of_actions_keep_no_array_of_all_slots_by_width():
+  """A mask of what a device has, broadcast over the width, is as large as the row on each."""
+  where = context(4)
+  x, slots = jax.ShapeDtypeStruct((1, 64, 32), jnp.float32), jnp.arange(64)[None]
+
+  def pull(x):
+    return jax.vjp(lambda x: take_tokens(where, x, slots), x)[1]
+
+  kept = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(pull, x))]
+  assert sum(kept) < 2 * x.size

@@ -1,14 +1,17 @@
 """The decoder over rows that are cut: what it computes again, and what it refuses."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
 from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
+from ptjax.models.feedforward import in_chunks
 from ptjax.sharding.mesh import MeshConfig, make_mesh
 from ptjax.sharding.rules import Constrainer, Rules
 
@@ -62,3 +65,20 @@ def test_rules_that_part_queries_from_their_keys_are_refused():
 def test_rows_are_cut_along_one_axis():
   with pytest.raises(ValueError, match="one mesh axis at most"):
     gradient_equations(TOY, Rules(length=("context", "data")))
+
+
+def test_a_function_of_tokens_by_pieces():
+  """Two shards of 15 tokens by 4: the last piece is not full. Value and gradient."""
+  x, w = (jax.random.normal(jax.random.key(n), s) for n, s in enumerate(((2, 30, 3), (3, 3))))
+
+  def total(by_pieces, x, w):
+    function = lambda x: jnp.tanh(x @ w)  # noqa: E731
+    out = in_chunks(function, x, 4, 2) if by_pieces else function(x)
+    return jnp.sum(jnp.sin(out + jnp.arange(30)[:, None]))
+
+  got, want = (
+    jax.jit(jax.value_and_grad(functools.partial(total, by), argnums=(0, 1)))(x, w)
+    for by in (True, False)
+  )
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)

@@ -60,6 +60,7 @@ def plain():
   [
     {"remat": "dots"},
     {"remat": "full"},
+    {"remat": "offload"},
     {"remat": "attention"},
     {"merge_rows": True, "remat": "none"},
     {"merge_rows": True, "remat": "dots"},
