@@ -46,12 +46,20 @@ def builder(name: str, module: str | None = None) -> Callable[[], Domain]:
   if base not in domains:
     raise ValueError(f"domain {name!r} is unknown; {suggest(base, domains)}")
   if not at:
-    return domains[base]
+    return functools.partial(_made, name, domains[base])
   if not level.isdecimal():
     raise ValueError(f"domain {name!r}: write its level as a number, as {base}@2")
   if "level" not in inspect.signature(domains[base]).parameters:
     raise ValueError(f"domain {name!r}: {base} has no levels; leave @{level} out")
-  return functools.partial(domains[base], level=int(level))
+  return functools.partial(_made, name, functools.partial(domains[base], level=int(level)))
+
+
+def _made(name: str, build: Builder) -> Domain:
+  """Everything that is counted by domain goes by the one name."""
+  domain = build()
+  if domain.name != name:
+    raise ValueError(f"domain {name!r} calls itself {domain.name!r}; name it so")
+  return domain
 
 
 def offered_by(module: str | None) -> Mapping[str, Builder]:

@@ -44,9 +44,11 @@ def dataset(generator: str, parameters: Mapping[str, Any], level: int | None = N
     )
   fixed = {"seed": 0, "size": num_tasks(generator), **parameters}
   try:
-    if level is None:
-      return factory.create_dataset(generator, **fixed)
-    return factory.DATASETS[generator][0](_at_level(factory, generator, level, fixed))
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore", ResourceWarning)  # a data file that a generator leaves open
+      if level is None:
+        return factory.create_dataset(generator, **fixed)
+      return factory.DATASETS[generator][0](_at_level(factory, generator, level, fixed))
   except (AssertionError, TypeError) as error:
     raise ValueError(f"reasoning-gym {generator} refuses {dict(parameters)}: {error}") from error
 

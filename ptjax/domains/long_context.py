@@ -79,6 +79,7 @@ def build(config: Config | None = None, level: int = 1) -> Domain:
     raise ValueError(f"level {level} of {config.task} must be 1 or more")
   room = Room(config.tokens * 2 ** (level - 1), config.count)
   make = _MAKERS[config.task]
+  name = config.task if level == 1 else f"{config.task}@{level}"
 
   def make_task(seed: int, split: Split) -> Task:
     made = draw(
@@ -94,10 +95,10 @@ def build(config: Config | None = None, level: int = 1) -> Domain:
       "depths": made.depths,
       "tokens": made.tokens,
     }
-    return Task(config.task, seed, split, ({"role": "user", "content": made.prompt},), data)
+    return Task(name, seed, split, ({"role": "user", "content": made.prompt},), data)
 
   return Domain(
-    name=config.task,
+    name=name,
     family=config.task.partition("/")[0],
     license="Apache-2.0",
     source="ptjax; tasks after RULER (Hsieh et al., 2024)",

@@ -14,6 +14,18 @@ DOMAINS = {"chess": lambda: dataclasses.replace(addends.build(), name="chess")}
 """
 
 
+def test_every_name_builds_its_domain():
+  for name in catalog.DOMAINS:
+    assert catalog.builder(name)().name == name
+
+
+def test_a_domain_of_another_name_is_refused(tmp_path, monkeypatch):
+  (tmp_path / "their_domains.py").write_text(MODULE.replace('"chess":', '"draughts":'))
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(ValueError, match="'draughts' calls itself 'chess'"):
+    catalog.builder("draughts", "their_domains")()
+
+
 def test_a_domain_is_one_file():
   assert {"addends", "arithmetic", "code", "reasoning/maze"} <= catalog.DOMAINS.keys()
 

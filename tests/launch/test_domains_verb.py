@@ -11,7 +11,7 @@ BROKEN = """
 import dataclasses
 from ptjax.domains import addends
 
-DOMAINS = {"chess": lambda: dataclasses.replace(addends.build(), oracle=lambda task: "e4")}
+DOMAINS = {"chess": lambda: dataclasses.replace(addends.build(), name="chess", oracle=lambda task: "e4")}
 """
 
 
