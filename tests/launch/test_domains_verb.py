@@ -11,7 +11,8 @@ BROKEN = """
 import dataclasses
 from ptjax.domains import addends
 
-DOMAINS = {"chess": lambda: dataclasses.replace(addends.build(), name="chess", oracle=lambda task: "e4")}
+BROKEN = dataclasses.replace(addends.build(), name="chess", oracle=lambda task: "e4")
+DOMAINS = {"chess": lambda: BROKEN}
 """
 
 
