@@ -3,6 +3,7 @@
 import contextlib
 import resource
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from ptjax.algos.value_loss import explained_variance
 from ptjax.core.metrics import Max, Mean, Min, Std
 from ptjax.core.types import FinishReason, Outcome, Trajectory
+from ptjax.envs.tools import CallError
 from ptjax.experience.collect import Played
 from ptjax.experience.groups import Sampled, by_group
 from ptjax.rollout.engine import EngineStats
@@ -42,7 +44,28 @@ def rollout_metrics(played: Sequence[Played]) -> dict[str, Any]:
   for name in dict.fromkeys(p.spec.task.domain for p in played):
     members = [p for p in scored if p.spec.task.domain == name]
     metrics |= _domain_metrics(name, members)
-  return metrics | _group_metrics(scored)
+  return metrics | _group_metrics(scored) | turn_metrics(played)
+
+
+def turn_metrics(played: Sequence[Played]) -> dict[str, Any]:
+  """Turns, tool calls and endings of the episodes that may have several turns; {} without any."""
+  several = [p.episode for p in played if p.several_turns]
+  if not several:
+    return {}
+  calls = Counter[str]()
+  for episode in several:
+    calls.update(episode.calls)
+  malformed = [sum(e.calls.get(kind, 0) for kind in CallError) for e in several]
+  endings = Counter(e.ending for e in several)
+  metrics: dict[str, Any] = {
+    "turns/mean": Mean.of(np.asarray([len(e.responses) for e in several], np.float64)),
+    "turns/max": Max.of(np.asarray([len(e.responses) for e in several], np.float64)),
+    "tools/calls": Mean.of(np.asarray([sum(e.calls.values()) for e in several], np.float64)),
+    "tools/malformed": Mean.of(np.asarray(malformed, np.float64)),
+    "perf/time_tools": Mean.of(np.asarray([e.tool_s for e in several], np.float64)),
+  }
+  metrics |= {f"tools/error_{kind}": float(calls[kind]) for kind in CallError if calls[kind]}
+  return metrics | {f"turns/ended_{ending}": float(endings[ending]) for ending in endings}
 
 
 def _domain_metrics(name: str, members: Sequence[Played]) -> dict[str, Any]:
