@@ -85,6 +85,7 @@ class EngineLoop:
     self._futures: dict[int, asyncio.Future[Completion]] = {}
     self._inbox: list[Request] = []
     self._dropped: list[int] = []
+    self._released: list[int] = []
 
   @property
   def max_length(self) -> int:
@@ -113,6 +114,7 @@ class EngineLoop:
         if self._futures.pop(request_id, None) is not None:
           self._engine.cancel(request_id)
       self._dropped.clear()
+      self._forget()
       if self._engine.idle:
         # Every episode waits for its environment or its grader.
         await asyncio.wait([episodes], timeout=0.001)
@@ -123,10 +125,20 @@ class EngineLoop:
           future.set_result(completion)
       await asyncio.sleep(0)
 
+  def release(self, request_id: int) -> None:
+    """Nothing will go on from this request."""
+    self._released.append(request_id)
+
+  def _forget(self) -> None:
+    for request_id in self._released:
+      self._engine.release(request_id)
+    self._released.clear()
+
   def withdraw(self) -> None:
     """Cancels what is left in the engine; it must not be stepping."""
     for request_id in self._futures:
       self._engine.cancel(request_id)
+    self._forget()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +175,7 @@ class EnginePolicy:
     self.template, self.tool_format = template, tool_format
     self._loop, self._config = loop, config
     self._seed, self._ids = seed, ids
+    self._kept: int | None = None  # the request that the next turn goes on from
 
   def encode(self, messages: Sequence[Message]) -> np.ndarray:
     return self.template.encode(messages, add_generation_prompt=True)
@@ -182,7 +195,10 @@ class EnginePolicy:
       seed=self._seed,
       stop_ids=tokenizer.eos_ids,
       stop_strings=self._config.stop_strings,
+      keep=keep,
+      continues=self._kept,
     )
+    self._kept = request.id if keep else None
     done = await self._loop.complete(request)
     text_tokens = done.tokens
     if len(text_tokens) and int(text_tokens[-1]) in tokenizer.eos_ids:
@@ -191,6 +207,11 @@ class EnginePolicy:
     return Generation(
       done.tokens, done.logprobs, done.policy_versions, text, done.finish_reason, done.routes
     )
+
+  def release(self) -> None:
+    """The episode is over: nothing of it is kept any longer."""
+    if self._kept is not None:
+      self._loop.release(self._kept)
 
 
 def _before_stop(text: str, stops: Sequence[str]) -> str:
@@ -220,7 +241,10 @@ async def collect(
     domain = domains[spec.task.domain]
     ids = itertools.count(spec.index, stride)  # turn n of the episode has the n-th of them
     policy = EnginePolicy(loop, template, tool_format, config, seed, ids)
-    episode = await domain.play(spec.task, policy, services)
+    try:
+      episode = await domain.play(spec.task, policy, services)
+    finally:
+      policy.release()
     verdict = await grade(domain, spec.task, episode, services)
     return Played(spec, episode, verdict, several_turns=domain.budget is not None)
 

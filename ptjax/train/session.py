@@ -165,6 +165,7 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   loaded = load_model(e.model, mesh, e.rules)
   domains = build_domains(e.domains)
   check_room(e, domains)
+  _pool_config(e, workdir, "")  # a wrong configuration is told whether or not it is used
   images = sorted({domain.image for domain in domains.values() if domain.sandboxed})
   pools = {image: _pool_config(e, workdir, image) for image in images}
   with asyncio.Runner() as runner, _sandboxes(pools, runner) as services:

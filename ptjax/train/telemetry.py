@@ -1,6 +1,7 @@
 """What a step reports: rewards, groups, lengths, advantages, times."""
 
 import contextlib
+import dataclasses
 import resource
 import time
 from collections import Counter
@@ -134,7 +135,7 @@ class Stopwatch:
 
   def __init__(self, stats: EngineStats):
     self._start = time.perf_counter()
-    self._stats, self._sampled_before = stats, stats.sampled_tokens
+    self._stats, self._before = stats, dataclasses.replace(stats)
     self._phases: dict[str, float] = {}
 
   @contextlib.contextmanager
@@ -146,14 +147,23 @@ class Stopwatch:
 
   def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Times, rates and memory. Rates count the tokens that a user sees: sampled tokens a
-    second of rollout, and tokens of whole trajectories a second of training."""
+    second of rollout, and tokens of whole trajectories a second of training. With kept
+    histories, the share of the prompts' tokens that they have saved."""
     tokens = sum(len(t.tokens) for t in trajectories)
     train = self._phases["score"] + self._phases["train"]
-    sampled = self._stats.sampled_tokens - self._sampled_before
+    sampled = self._stats.sampled_tokens - self._before.sampled_tokens
+    kept = self._stats.history_tokens - self._before.history_tokens
+    prefilled = self._stats.prefill_tokens - self._before.prefill_tokens
+    saved = {"perf/prefill_saved": kept / (kept + prefilled)} if kept else {}
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {f"perf/time_{name}": seconds for name, seconds in self._phases.items()} | {
-      "perf/time_total": time.perf_counter() - self._start,
-      "perf/rollout_tokens_per_s": sampled / self._phases["rollout"],
-      "perf/train_tokens_per_s": tokens / train,
-      "perf/peak_memory_gb": peak_kib / 2**20,
-    }
+    times = {f"perf/time_{name}": seconds for name, seconds in self._phases.items()}
+    return (
+      times
+      | saved
+      | {
+        "perf/time_total": time.perf_counter() - self._start,
+        "perf/rollout_tokens_per_s": sampled / self._phases["rollout"],
+        "perf/train_tokens_per_s": tokens / train,
+        "perf/peak_memory_gb": peak_kib / 2**20,
+      }
+    )

@@ -17,7 +17,7 @@ from ptjax.experience.collect import EpisodeSpec, PolicyConfig, collect
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import init_params
 from ptjax.rollout.engine import Engine, EngineConfig
-from ptjax.train.telemetry import rollout_metrics
+from ptjax.train.telemetry import Stopwatch, rollout_metrics
 
 MODEL = DecoderConfig(
   vocab_size=260, d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=24
@@ -81,6 +81,27 @@ def test_the_record_is_what_was_sampled(engine):
              for name, value in rollout_metrics(played).items()}  # fmt: skip
   assert metrics["turns/mean"] == 2
   assert metrics["turns/ended_done"] == 6
+
+
+def test_kept_histories_save_prefill_and_are_released(weights, engine):
+  want = play(engine, two_turns, 6)
+  made = Engine(dataclasses.replace(ENGINE, keep_history=6), MODEL, TEMPLATE.tokenizer)
+  made.set_weights(weights, 3)
+  watch = Stopwatch(made.stats)
+  for _ in ("rollout", "score", "train"):
+    with watch.phase(_):
+      pass
+  for one, other in zip(play(made, two_turns, 6), want, strict=True):
+    np.testing.assert_array_equal(one.episode.tokens, other.episode.tokens)
+    logprobs = one.episode.behavior_logprobs, other.episode.behavior_logprobs
+    np.testing.assert_allclose(*logprobs, rtol=0, atol=1e-5)
+  first_turns = sum(p.episode.turn_starts[2] - 1 for p in want)
+  assert made.stats.history_tokens == first_turns
+  share = first_turns / (first_turns + made.stats.prefill_tokens)
+  assert watch.metrics([])["perf/prefill_saved"] == pytest.approx(share)
+  # An episode that ends early leaves nothing either.
+  play(made, one_turn, 3, budget=Budget(turns=5))
+  assert made.num_kept == 0
 
 
 def test_single_turns_have_no_metrics_of_turns(engine):
