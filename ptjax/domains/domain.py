@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 
 from ptjax.core.types import FinishReason, Outcome
 from ptjax.envs import single_turn
-from ptjax.envs.environment import Episode, Play, Services, Split, Task
+from ptjax.envs.context import Episodic
+from ptjax.envs.environment import Budget, Ending, Episode, Play, Services, Split, Task
 from ptjax.rewards import tree
 from ptjax.rewards.failures import InfraFailure, ScoringFailure
 
@@ -27,7 +28,9 @@ class Domain:
       domain node.
     play: runs an episode.
     sandboxed: whether its environment or its grader runs programs; sandboxes start only then.
-    score_truncated: whether an answer cut off by the length limit is scored like any other.
+    image: what those sandboxes hold, see `sandbox_runner.images`; "" for the host's Python.
+    score_truncated: whether an answer cut off by the length limit, or an episode that has spent its
+      budget, is scored like any other.
   """
 
   name: str
@@ -41,7 +44,20 @@ class Domain:
   attacks: tuple[str, ...] = ()
   play: Play = single_turn.play
   sandboxed: bool = False
+  image: str = ""
   score_truncated: bool = True
+
+  def __post_init__(self):
+    if isinstance(self.play, Episodic) and self.play.image != self.image:
+      raise ValueError(
+        f"domain {self.name} has image {self.image!r}, its episodes have {self.play.image!r}; "
+        f"give both the same"
+      )
+
+  @property
+  def budget(self) -> Budget | None:
+    """Of its episodes, where they have several turns; None for one turn."""
+    return self.play.budget if isinstance(self.play, Episodic) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +83,18 @@ async def grade(domain: Domain, task: Task, episode: Episode, services: Services
 
   Faults of the program itself (any exception but `ScoringFailure`) pass through.
   """
-  match episode.finish_reason:
-    case FinishReason.CANCELLED:
-      return Grade(Outcome.CANCELLED, {}, detail="generation was cancelled")
-    case FinishReason.LENGTH if not domain.score_truncated:
-      return Grade(Outcome.TRUNCATED, {}, detail="the answer met the length limit")
+  if episode.ending is Ending.LOST:
+    return Grade(Outcome.INFRA_FAILED, {}, detail=episode.detail)
+  if episode.ending is Ending.WALL:
+    return Grade(Outcome.CANCELLED, {}, detail=episode.detail)
+  if episode.finish_reason is FinishReason.CANCELLED:
+    return Grade(Outcome.CANCELLED, {}, detail="generation was cancelled")
+  truncated = episode.finish_reason is FinishReason.LENGTH or episode.ending is not Ending.DONE
+  if truncated and not domain.score_truncated:
+    met = "the length limit" if episode.ending is Ending.DONE else f"its limit of {episode.ending}"
+    return Grade(Outcome.TRUNCATED, {}, detail=f"the answer met {met}")
   graded = await grade_response(domain, task, episode.response, services)
-  if graded.outcome is Outcome.SCORED and episode.finish_reason is FinishReason.LENGTH:
+  if graded.outcome is Outcome.SCORED and truncated:
     return dataclasses.replace(graded, outcome=Outcome.TRUNCATED)
   return graded
 

@@ -3,16 +3,20 @@
 An environment is a coroutine `play(task, policy, services) -> Episode`. It awaits
 `policy.generate` for actions and whatever else it needs (a sandbox, say) for observations,
 so one event loop drives many episodes, and their waits overlap. It never grades: rewards
-are a function of the finished episode (`ptjax.rewards`).
+are a function of the finished episode (`ptjax.rewards`). Episodes of several turns are made by
+`context.Episodic`, which keeps their records and budgets.
 """
 
 import dataclasses
+import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from ptjax.core import types
+from ptjax.data.chat_template import ChatTemplate
+from ptjax.envs.tool_formats import ToolFormat
 from sandbox_runner import Pool
 
 Split = Literal["train", "heldout"]
@@ -63,12 +67,32 @@ class Generation:
 class Policy(Protocol):
   """A language model together with its tokenizer and chat template."""
 
+  @property
+  def template(self) -> ChatTemplate: ...
+
+  @property
+  def tool_format(self) -> ToolFormat:
+    """How this model writes calls of tools."""
+    ...
+
   def encode(self, messages: Sequence[Message]) -> np.ndarray:
     """The conversation as i32[n], ending where the assistant's answer begins."""
     ...
 
-  async def generate(self, context: np.ndarray) -> Generation:
-    """Samples one turn after `context`, i32[n], every token of the episode so far."""
+  def room(self, length: int) -> int:
+    """Tokens that a turn after `length` tokens may sample; below 1 where it has no room."""
+    ...
+
+  async def generate(
+    self, context: np.ndarray, *, max_new_tokens: int | None = None, keep: bool = False
+  ) -> Generation:
+    """Samples one turn after `context`, i32[n], every token of the episode so far.
+
+    Args:
+      context: what the turn before was given and sampled, and what has come since.
+      max_new_tokens: limit of this turn; None takes the policy's own.
+      keep: another turn of this episode may follow.
+    """
     ...
 
 
@@ -78,9 +102,55 @@ class Services:
 
   Attributes:
     sandbox: the pool that runs untrusted programs; None where no domain needs one.
+    images: pools whose sandboxes have an image, by its name.
   """
 
   sandbox: Pool | None = None
+  images: Mapping[str, Pool] = dataclasses.field(default_factory=dict)
+
+  def pool(self, image: str) -> Pool | None:
+    """The pool of an image; that of the host's Python for ""."""
+    return self.images.get(image) if image else self.sandbox
+
+
+class Ending(enum.StrEnum):
+  """Why an episode of several turns is over."""
+
+  DONE = "done"  # the environment says so
+  LENGTH = "length"  # a turn met the limit of one generation
+  TURNS = "turns"
+  TOKENS = "tokens"  # no room for another, in the budget or in the engine
+  TOOL_CALLS = "tool_calls"
+  WALL = "wall"  # the clock, which says nothing of the policy: never scored
+  LOST = "lost"  # the machinery failed: never scored
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+  """What an episode may use.
+
+  Attributes:
+    turns: generations.
+    tokens: sampled tokens of all turns together; None leaves it to the policy's own limits.
+    tool_calls: calls of tools, malformed ones included.
+    wall_s: seconds, waits for a sandbox left out.
+  """
+
+  turns: int = 8
+  tokens: int | None = None
+  tool_calls: int = 16
+  wall_s: float = 600.0
+
+  def __post_init__(self):
+    for name in ("turns", "tokens", "tool_calls", "wall_s"):
+      value = getattr(self, name)
+      if value is not None and not value > 0:
+        raise ValueError(f"budget.{name} {value} must be above 0")
+
+  def sampled(self, max_new_tokens: int) -> int:
+    """Tokens that an episode samples at most, of turns of `max_new_tokens`."""
+    most = self.turns * max_new_tokens
+    return most if self.tokens is None else min(most, self.tokens)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +160,13 @@ class Episode:
   Attributes:
     responses: the text of each action, in order.
     finish_reason: why the last generation ended.
+    ending: why the episode did.
+    detail: one line on an ending that is not the policy's doing; "" for others.
+    observations: the text of each message between the actions, in order.
+    calls: number of tool calls by what became of them: `run`, `refused`, or an error of
+      `tools.CallError`.
+    artifacts: what the environment leaves for the graders.
+    tool_s: seconds spent in tools.
   """
 
   tokens: np.ndarray
@@ -100,11 +177,17 @@ class Episode:
   responses: tuple[str, ...]
   finish_reason: types.FinishReason
   routes: np.ndarray | None = None
+  ending: Ending = Ending.DONE
+  detail: str = ""
+  observations: tuple[str, ...] = ()
+  calls: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  artifacts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  tool_s: float = 0.0
 
   @property
   def response(self) -> str:
-    """The text of the last action: what single-answer graders read."""
-    return self.responses[-1]
+    """The text of the last action, which single-answer graders read; "" where there is none."""
+    return self.responses[-1] if self.responses else ""
 
 
 Play = Callable[[Task, Policy, Services], Awaitable[Episode]]
@@ -153,10 +236,16 @@ class Transcript:
     self._responses.append(generation.text)
     self._finish_reason = generation.finish_reason
 
-  def episode(self) -> Episode:
-    """The finished record; raises ValueError where the policy never acted."""
-    if self._finish_reason is None:
-      raise ValueError("an episode needs at least one action; call act() before episode()")
+  def episode(self, ending: Ending = Ending.DONE) -> Episode:
+    """The finished record.
+
+    Raises ValueError where the policy never acted, unless that is for the clock or the machinery.
+    """
+    finish_reason = self._finish_reason
+    if finish_reason is None:
+      if ending not in (Ending.WALL, Ending.LOST):
+        raise ValueError("an episode needs at least one action; call act() before episode()")
+      finish_reason = types.FinishReason.CANCELLED
     lengths = [len(turn[0]) for turn in self._turns]
     masks, logprobs, versions = (
       np.concatenate([turn[field] for turn in self._turns]) for field in (1, 2, 3)
@@ -168,7 +257,8 @@ class Transcript:
       policy_versions=versions.astype(np.int32),
       turn_starts=tuple(int(start) for start in np.cumsum([0, *lengths[:-1]])),
       responses=tuple(self._responses),
-      finish_reason=self._finish_reason,
+      finish_reason=finish_reason,
+      ending=ending,
       routes=_up_to(self._routes, len(self.tokens)),
     )
 

@@ -15,6 +15,7 @@ from ptjax.core.types import Outcome, Trajectory
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.domains.domain import Domain, Grade, grade
 from ptjax.envs.environment import Episode, Generation, Message, Services, Task
+from ptjax.envs.tool_formats import ToolFormat, format_of
 from ptjax.rollout.engine import Engine
 from ptjax.rollout.sampling import SamplingConfig
 from ptjax.rollout.scheduler import Completion, Request
@@ -37,11 +38,19 @@ class EpisodeSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-  """A finished and graded episode."""
+  """A finished and graded episode.
+
+  Attributes:
+    spec: what was asked for.
+    episode: what happened.
+    grade: the verdict.
+    several_turns: its domain's episodes may have more than one turn.
+  """
 
   spec: EpisodeSpec
   episode: Episode
   grade: Grade
+  several_turns: bool = False
 
   def trajectory(self, seed: int) -> Trajectory:
     """The record that trains."""
@@ -75,6 +84,13 @@ class EngineLoop:
     self._engine = engine
     self._futures: dict[int, asyncio.Future[Completion]] = {}
     self._inbox: list[Request] = []
+    self._dropped: list[int] = []
+    self._released: list[int] = []
+
+  @property
+  def max_length(self) -> int:
+    """Tokens of a request of the engine, prompt and completion together."""
+    return self._engine.config.max_length
 
   async def complete(self, request: Request) -> Completion:
     """Submits a request and waits for its end."""
@@ -82,7 +98,11 @@ class EngineLoop:
     self._futures[request.id] = future
     # The engine may be decoding in its thread: it takes new requests between chunks.
     self._inbox.append(request)
-    return await future
+    try:
+      return await future
+    except asyncio.CancelledError:
+      self._dropped.append(request.id)
+      raise
 
   async def drive(self, episodes: asyncio.Future) -> None:
     """Steps the engine until the episodes are done."""
@@ -90,20 +110,35 @@ class EngineLoop:
       for request in self._inbox:
         self._engine.submit(request)
       self._inbox.clear()
+      for request_id in self._dropped:
+        if self._futures.pop(request_id, None) is not None:
+          self._engine.cancel(request_id)
+      self._dropped.clear()
+      self._forget()
       if self._engine.idle:
         # Every episode waits for its environment or its grader.
         await asyncio.wait([episodes], timeout=0.001)
         continue
       for completion in await asyncio.to_thread(self._engine.step):
         future = self._futures.pop(completion.id)
-        if not future.done():  # its episode may have been cancelled meanwhile
+        if not future.done():  # the turn may have been cancelled meanwhile
           future.set_result(completion)
       await asyncio.sleep(0)
+
+  def release(self, request_id: int) -> None:
+    """Nothing will go on from this request."""
+    self._released.append(request_id)
+
+  def _forget(self) -> None:
+    for request_id in self._released:
+      self._engine.release(request_id)
+    self._released.clear()
 
   def withdraw(self) -> None:
     """Cancels what is left in the engine; it must not be stepping."""
     for request_id in self._futures:
       self._engine.cancel(request_id)
+    self._forget()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,25 +164,41 @@ class EnginePolicy:
   """The `Policy` of one episode: its generations differ from others' only by their key."""
 
   def __init__(
-    self, loop: EngineLoop, template: ChatTemplate, config: PolicyConfig, seed: int, ids
+    self,
+    loop: EngineLoop,
+    template: ChatTemplate,
+    tool_format: ToolFormat,
+    config: PolicyConfig,
+    seed: int,
+    ids,
   ):
-    self._loop, self._template, self._config = loop, template, config
+    self.template, self.tool_format = template, tool_format
+    self._loop, self._config = loop, config
     self._seed, self._ids = seed, ids
+    self._kept: int | None = None  # the request that the next turn goes on from
 
   def encode(self, messages: Sequence[Message]) -> np.ndarray:
-    return self._template.encode(messages, add_generation_prompt=True)
+    return self.template.encode(messages, add_generation_prompt=True)
 
-  async def generate(self, context: np.ndarray) -> Generation:
-    tokenizer = self._template.tokenizer
+  def room(self, length: int) -> int:
+    return min(self._config.max_new_tokens, self._loop.max_length - length)
+
+  async def generate(
+    self, context: np.ndarray, *, max_new_tokens: int | None = None, keep: bool = False
+  ) -> Generation:
+    tokenizer = self.template.tokenizer
     request = Request(
       id=next(self._ids),
       prompt=context,
-      max_new_tokens=self._config.max_new_tokens,
+      max_new_tokens=max_new_tokens or self._config.max_new_tokens,
       sampling=self._config.sampling,
       seed=self._seed,
       stop_ids=tokenizer.eos_ids,
       stop_strings=self._config.stop_strings,
+      keep=keep,
+      continues=self._kept,
     )
+    self._kept = request.id if keep else None
     done = await self._loop.complete(request)
     text_tokens = done.tokens
     if len(text_tokens) and int(text_tokens[-1]) in tokenizer.eos_ids:
@@ -156,6 +207,11 @@ class EnginePolicy:
     return Generation(
       done.tokens, done.logprobs, done.policy_versions, text, done.finish_reason, done.routes
     )
+
+  def release(self) -> None:
+    """The episode is over: nothing of it is kept any longer."""
+    if self._kept is not None:
+      self._loop.release(self._kept)
 
 
 def _before_stop(text: str, stops: Sequence[str]) -> str:
@@ -178,15 +234,19 @@ async def collect(
   episodes or on the order in which they end. The first error of an environment or grader
   that is not a typed scoring failure ends the collection.
   """
-  loop = EngineLoop(engine)
+  loop, tool_format = EngineLoop(engine), format_of(template)
   stride = len(specs) and max(spec.index for spec in specs) + 1
 
   async def one(spec: EpisodeSpec) -> Played:
     domain = domains[spec.task.domain]
     ids = itertools.count(spec.index, stride)  # turn n of the episode has the n-th of them
-    policy = EnginePolicy(loop, template, config, seed, ids)
-    episode = await domain.play(spec.task, policy, services)
-    return Played(spec, episode, await grade(domain, spec.task, episode, services))
+    policy = EnginePolicy(loop, template, tool_format, config, seed, ids)
+    try:
+      episode = await domain.play(spec.task, policy, services)
+    finally:
+      policy.release()
+    verdict = await grade(domain, spec.task, episode, services)
+    return Played(spec, episode, verdict, several_turns=domain.budget is not None)
 
   tasks = [asyncio.ensure_future(one(spec)) for spec in specs]
   episodes = asyncio.gather(*tasks)

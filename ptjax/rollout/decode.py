@@ -178,6 +178,17 @@ def _routes_RLX(routes_RX: list[jax.Array], config: DecoderConfig) -> jax.Array:
   return jnp.stack(routes_RX, axis=1).astype(route_dtype(config))
 
 
+def layers_of(config: DecoderConfig, weights: EngineWeights) -> list[decoder.Block]:
+  """The blocks of the decode loop, in order, each with its own parameters."""
+  model = decoder.abstract(config)
+  graphs = [
+    nnx.graphdef(getattr(model, stack))
+    for stack, num_layers in config.stacks.items()
+    for _ in range(num_layers)
+  ]
+  return [nnx.merge(graph, layer) for graph, layer in zip(graphs, weights.layers, strict=True)]
+
+
 def next_logits(
   config: DecoderConfig,
   weights: EngineWeights,
@@ -189,17 +200,12 @@ def next_logits(
 
   With the cache come the experts i32[R, X] of that token in each layer that has experts.
   """
-  c, model = config, decoder.abstract(config)
-  graphs = [
-    nnx.graphdef(getattr(model, stack))
-    for stack, num_layers in c.stacks.items()
-    for _ in range(num_layers)
-  ]
+  c = config
   rows = jnp.arange(token_R.shape[0])
   keys, values, routes = list(cache.k_RKHS), list(cache.v_RKSH), []
   x_RD = decoder.embed(weights.decode["embed"]["table"], token_R, c)
   by_kind = rotations(length_R, c)
-  for i, (graph, layer) in enumerate(zip(graphs, weights.layers, strict=True)):
+  for i, layer in enumerate(layers_of(c, weights)):
 
     def attend(q_RNH, k_RKH, v_RKH, sinks_N, i=i):
       keys[i] = keys[i].at[rows, :, :, length_R].set(k_RKH, mode="drop")
@@ -216,7 +222,7 @@ def next_logits(
       )
       return heads_RNH, None
 
-    x_RD, _, routed = nnx.merge(graph, layer)(x_RD, by_kind[c.layer_rope(i)], attend, c)
+    x_RD, _, routed = layer(x_RD, by_kind[c.layer_rope(i)], attend, c)
     if routed is not None:
       routes.append(routed.experts_TX)
   hidden_RD = norm(x_RD, weights.decode["final_norm"]["scale"], c)

@@ -21,6 +21,7 @@ from ptjax.models.decoder import Params
 from ptjax.models.quantize import Kind
 from ptjax.rollout import decode
 from ptjax.rollout.cache import CachePlacement
+from ptjax.rollout.history import History, Kept, extend, put_row
 from ptjax.rollout.sampling import SamplingParams
 from ptjax.rollout.scheduler import Completion, Request, Scheduler
 from ptjax.rollout.weights import EngineWeights, decode_config, engine_weights, rounded
@@ -44,6 +45,9 @@ class EngineConfig:
     min_prefill: shortest prefill program, in tokens; longer prompts use the next power
       of two.
     max_stop_ids: stop tokens a request may name.
+    keep_history: requests whose keys and values are kept for their episode's next turn, each as
+      large as a slot (`rollout.history`); 0 computes every turn's prompt anew. The last bits of a
+      turn then depend on whether its history was still there, for prefill rounds differently.
     weights: of the blocks in the decode loop: the trainer's, or the engine's own in 8 bits
       (`models.quantize`), renewed with every version. Prompts are computed with the trainer's.
       The sampler is then another policy than the trainer's by design: RL must correct for it.
@@ -57,6 +61,7 @@ class EngineConfig:
   adaptive: bool = False
   min_prefill: int = 32
   max_stop_ids: int = 4
+  keep_history: int = 0
   weights: Literal["trainer", "int8", "fp8"] = "trainer"
   weight_bits: int | None = None
 
@@ -66,9 +71,9 @@ class EngineConfig:
     if self.weight_bits is not None and self.weights != "trainer":
       raise ValueError(f"engine.weights {self.weights} are in 8 bits already; no weight_bits then")
     for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-        raise ValueError(f"engine.{field.name} {value} must be >= 1")
+      value, least = getattr(self, field.name), int(field.name != "keep_history")
+      if isinstance(value, int) and not isinstance(value, bool) and value < least:
+        raise ValueError(f"engine.{field.name} {value} must be >= {least}")
 
   @property
   def quantized(self) -> Kind | None:
@@ -93,11 +98,14 @@ class EngineStats:
 
   Attributes:
     prefill_tokens: tokens of the prompts computed, padding left out.
+    history_tokens: tokens of the prompts that were not computed, for their keys and values were
+      kept from the turn before.
     sampled_tokens: tokens given to requests.
     slot_steps: decode steps times the slots of their program, idle ones included.
   """
 
   prefill_tokens: int = 0
+  history_tokens: int = 0
   sampled_tokens: int = 0
   slot_steps: int = 0
 
@@ -120,8 +128,13 @@ class Engine:
     With `record_routes`, completions tell the experts of their tokens, for router replay.
 
     Raises:
-      ValueError: `record_routes` for a model without experts.
+      ValueError: `record_routes` for a model without experts, or together with kept histories.
     """
+    if record_routes and config.keep_history:
+      raise ValueError(
+        f"engine.keep_history {config.keep_history} with rl.router_replay: the experts of what "
+        f"comes between turns are not recorded; set keep_history to 0"
+      )
     if record_routes and model.moe is None:
       raise ValueError("record_routes: the model has no experts; set rl.router_replay=False")
     # Capacity would make a request depend on its neighbours: the sampler drops nothing.
@@ -133,6 +146,7 @@ class Engine:
     self.stats = EngineStats()
     self._tokenizer = tokenizer
     self._scheduler = Scheduler(config.num_slots)
+    self._history = History(config.keep_history, self._place)
     self._weights: EngineWeights | None = None
     self._version = 0
     # The cache has a row for each slot of the program that runs: row i belongs to _rows[i].
@@ -156,6 +170,7 @@ class Engine:
     """Takes a new version; running requests go on under it (in-flight update)."""
     if self.config.weight_bits is not None:
       params = rounded(params, self.config.weight_bits)
+    self._history.clear()
     self._weights = engine_weights(params, self._decode_model, self.config.quantized)
     self._version = version
 
@@ -193,6 +208,15 @@ class Engine:
     if slot is not None:
       self._done[slot] = True
 
+  def release(self, request_id: int) -> None:
+    """Forgets what was kept of a request: nothing will go on from it."""
+    self._history.drop(request_id)
+
+  @property
+  def num_kept(self) -> int:
+    """Requests of which keys and values are kept."""
+    return len(self._history)
+
   @property
   def idle(self) -> bool:
     """No request waits or runs."""
@@ -202,7 +226,7 @@ class Engine:
     """Fills free slots, decodes one chunk, and returns the requests that ended."""
     if self._weights is None:
       raise ValueError("the engine has no weights; call set_weights first")
-    self._fill_slots(self._weights.params)
+    self._fill_slots(self._weights)
     if self.idle:
       return []
     cache, slots, chunk = decode.decode_chunk(
@@ -236,15 +260,20 @@ class Engine:
         raise AssertionError(f"slot {slot} is done, request {running.request.id} is not")
       if reason is not None:
         finished.append(running.completion(reason))
+        self._history.keep(running.request, finished[-1], self._cache, row)
         self._scheduler.free(slot)
         self._done[slot] = True
     return finished
 
-  def _fill_slots(self, params: Params) -> None:
+  def _fill_slots(self, weights: EngineWeights) -> None:
     """Admits waiting requests; requests with one prompt share one prefill."""
     by_prompt: dict[bytes, list[tuple[int, Request]]] = {}
+    going_on: list[tuple[int, Request, Kept]] = []
     for slot, request in self._scheduler.admit(self._tokenizer):
       self._set_slot(slot, request)
+      if (kept := self._history.take(request)) is not None:
+        going_on.append((slot, request, kept))
+        continue
       by_prompt.setdefault(np.asarray(request.prompt, np.int32).tobytes(), []).append(
         (slot, request)
       )
@@ -259,8 +288,15 @@ class Engine:
       start = 0
       while start < len(prompts):
         size = self.config.prefill_batch(len(prompts) - start)
-        self._prefill(params, length, prompts[start : start + size], size)
+        self._prefill(weights.params, length, prompts[start : start + size], size)
         start += size
+    for slot, request, kept in going_on:
+      # Its last token, too, is left to the decode step.
+      new = np.asarray(request.prompt[len(kept.tokens) : -1], np.int32)
+      row = extend(self._decode_model, weights, kept, new, self.config.min_prefill)
+      self._cache = self._place(put_row(self._cache, row, self._row_of()[slot]))
+      self.stats.prefill_tokens += len(new)
+      self.stats.history_tokens += len(kept.tokens)
 
   def _fit_rows(self) -> None:
     """Gives the cache as many rows as the running slots need."""

@@ -22,6 +22,9 @@ class Request:
     seed: with `id` and the position it decides every random number of the request.
     stop_ids: tokens that end it; the stop token is part of the completion.
     stop_strings: texts that end it; the token that completes one is the last.
+    keep: another request will go on from this one: keep its keys and values, if there is room.
+    continues: id of the request, made with `keep`, that this one goes on from: its prompt begins
+      with the other's prompt and completion. None for a new one.
   """
 
   id: int
@@ -31,6 +34,8 @@ class Request:
   seed: int = 0
   stop_ids: tuple[int, ...] = ()
   stop_strings: tuple[str, ...] = ()
+  keep: bool = False
+  continues: int | None = None
 
   def __post_init__(self):
     if len(self.prompt) < 1:

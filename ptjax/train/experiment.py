@@ -132,6 +132,11 @@ class Experiment:
         "engine.adaptive=True: the bits of an episode then depend on how many others run, which "
         "depends on the clock; with rl.deterministic=True set it to False"
       )
+    if self.rl.deterministic and self.engine.keep_history:
+      raise ValueError(
+        f"engine.keep_history {self.engine.keep_history}: the bits of a turn then depend on "
+        f"whether its history was still kept; with rl.deterministic=True set it to 0"
+      )
     self._check_weights()
     if self.policy.sampling.temperature == 0:
       raise ValueError("policy.sampling.temperature 0 is greedy: it explores nothing; use 1.0")

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -39,6 +39,7 @@ from ptjax.train.programs import (
   value_rows,
 )
 from sandbox_runner import Pool, PoolConfig
+from sandbox_runner.images import limits_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,18 +164,18 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   check_rows(e.pack, Layout(mesh, e.rules))
   loaded = load_model(e.model, mesh, e.rules)
   domains = build_domains(e.domains)
-  pool = PoolConfig(
-    backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / "sandbox_audit.jsonl")
-  )
-  needed = any(domain.sandboxed for domain in domains.values())
-  with asyncio.Runner() as runner, _sandboxes(pool if needed else None, runner) as sandbox:
+  check_room(e, domains)
+  _pool_config(e, workdir, "")  # a wrong configuration is told whether or not it is used
+  images = sorted({domain.image for domain in domains.values() if domain.sandboxed})
+  pools = {image: _pool_config(e, workdir, image) for image in images}
+  with asyncio.Runner() as runner, _sandboxes(pools, runner) as services:
     yield Session(
       experiment=e,
       model=loaded.model,
       model_hash=loaded.content_hash,
       template=loaded.template,
       domains=domains,
-      services=Services(sandbox),
+      services=services,
       engine=Engine(
         e.engine,
         loaded.model,
@@ -191,19 +192,50 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
     )
 
 
+def check_room(e: Experiment, domains: Mapping[str, Domain]) -> None:
+  """Raises ValueError where an episode of several turns may fit no row of the trainer."""
+  for domain in domains.values():
+    if domain.budget is None:
+      continue
+    sampled = min(domain.budget.sampled(e.policy.max_new_tokens), e.engine.max_length)
+    probe = int(e.critic is not None and e.critic.bootstrap_truncated)
+    if sampled + probe > e.pack.actions:
+      raise ValueError(
+        f"an episode of domain {domain.name} samples up to {sampled} tokens ({domain.budget.turns} "
+        f"turns of policy.max_new_tokens {e.policy.max_new_tokens}, at most budget.tokens "
+        f"{domain.budget.tokens}), pack.actions is {e.pack.actions}; raise it to {sampled + probe}"
+      )
+
+
+def _pool_config(e: Experiment, workdir: pathlib.Path, image: str) -> PoolConfig:
+  audit = f"sandbox_audit_{image}.jsonl" if image else "sandbox_audit.jsonl"
+  config = PoolConfig(
+    backend=e.sandbox.backend, size=e.sandbox.size, audit_path=str(workdir / audit)
+  )
+  return dataclasses.replace(config, image=image, limits=limits_of(image)) if image else config
+
+
 @contextlib.contextmanager
-def _sandboxes(config: PoolConfig | None, runner: asyncio.Runner) -> Iterator[Pool | None]:
-  """A started pool; None without a configuration."""
-  if config is None:
-    yield None
-    return
-  pool = Pool(config)
-  runner.run(pool.__aenter__())
+def _sandboxes(configs: Mapping[str, PoolConfig], runner: asyncio.Runner) -> Generator[Services]:
+  """Started pools, one an image."""
+  pools: dict[str, Pool] = {}
+
+  async def start() -> None:
+    for image, config in configs.items():
+      pool = Pool(config)
+      await pool.__aenter__()
+      pools[image] = pool
+      await pool.settle()  # the loop stands still until the first episode
+
+  async def stop() -> None:
+    for pool in pools.values():
+      await pool.__aexit__(None, None, None)
+
   try:
-    runner.run(pool.settle())  # the loop stands still until the first episode
-    yield pool
+    runner.run(start())
+    yield Services(pools.get(""), {image: pool for image, pool in pools.items() if image})
   finally:
-    runner.run(pool.__aexit__(None, None, None))
+    runner.run(stop())
 
 
 def _reference(e: Experiment, loaded: Loaded) -> Params:

@@ -1,8 +1,10 @@
 """What a step reports: rewards, groups, lengths, advantages, times."""
 
 import contextlib
+import dataclasses
 import resource
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 from ptjax.algos.value_loss import explained_variance
 from ptjax.core.metrics import Max, Mean, Min, Std
 from ptjax.core.types import FinishReason, Outcome, Trajectory
+from ptjax.envs.tools import CallError
 from ptjax.experience.collect import Played
 from ptjax.experience.groups import Sampled, by_group
 from ptjax.rollout.engine import EngineStats
@@ -42,7 +45,28 @@ def rollout_metrics(played: Sequence[Played]) -> dict[str, Any]:
   for name in dict.fromkeys(p.spec.task.domain for p in played):
     members = [p for p in scored if p.spec.task.domain == name]
     metrics |= _domain_metrics(name, members)
-  return metrics | _group_metrics(scored)
+  return metrics | _group_metrics(scored) | turn_metrics(played)
+
+
+def turn_metrics(played: Sequence[Played]) -> dict[str, Any]:
+  """Turns, tool calls and endings of the episodes that may have several turns; {} without any."""
+  several = [p.episode for p in played if p.several_turns]
+  if not several:
+    return {}
+  calls = Counter[str]()
+  for episode in several:
+    calls.update(episode.calls)
+  malformed = [sum(e.calls.get(kind, 0) for kind in CallError) for e in several]
+  endings = Counter(e.ending for e in several)
+  metrics: dict[str, Any] = {
+    "turns/mean": Mean.of(np.asarray([len(e.responses) for e in several], np.float64)),
+    "turns/max": Max.of(np.asarray([len(e.responses) for e in several], np.float64)),
+    "tools/calls": Mean.of(np.asarray([sum(e.calls.values()) for e in several], np.float64)),
+    "tools/malformed": Mean.of(np.asarray(malformed, np.float64)),
+    "perf/time_tools": Mean.of(np.asarray([e.tool_s for e in several], np.float64)),
+  }
+  metrics |= {f"tools/error_{kind}": float(calls[kind]) for kind in CallError if calls[kind]}
+  return metrics | {f"turns/ended_{ending}": float(endings[ending]) for ending in endings}
 
 
 def _domain_metrics(name: str, members: Sequence[Played]) -> dict[str, Any]:
@@ -131,7 +155,7 @@ class Stopwatch:
 
   def __init__(self, stats: EngineStats):
     self._start = time.perf_counter()
-    self._stats, self._sampled_before = stats, stats.sampled_tokens
+    self._stats, self._before = stats, dataclasses.replace(stats)
     self._phases: dict[str, float] = {}
 
   @contextlib.contextmanager
@@ -143,14 +167,23 @@ class Stopwatch:
 
   def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Times, rates and memory. Rates count the tokens that a user sees: sampled tokens a
-    second of rollout, and tokens of whole trajectories a second of training."""
+    second of rollout, and tokens of whole trajectories a second of training. With kept
+    histories, the share of the prompts' tokens that they have saved."""
     tokens = sum(len(t.tokens) for t in trajectories)
     train = self._phases["score"] + self._phases["train"]
-    sampled = self._stats.sampled_tokens - self._sampled_before
+    sampled = self._stats.sampled_tokens - self._before.sampled_tokens
+    kept = self._stats.history_tokens - self._before.history_tokens
+    prefilled = self._stats.prefill_tokens - self._before.prefill_tokens
+    saved = {"perf/prefill_saved": kept / (kept + prefilled)} if kept else {}
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {f"perf/time_{name}": seconds for name, seconds in self._phases.items()} | {
-      "perf/time_total": time.perf_counter() - self._start,
-      "perf/rollout_tokens_per_s": sampled / self._phases["rollout"],
-      "perf/train_tokens_per_s": tokens / train,
-      "perf/peak_memory_gb": peak_kib / 2**20,
-    }
+    times = {f"perf/time_{name}": seconds for name, seconds in self._phases.items()}
+    return (
+      times
+      | saved
+      | {
+        "perf/time_total": time.perf_counter() - self._start,
+        "perf/rollout_tokens_per_s": sampled / self._phases["rollout"],
+        "perf/train_tokens_per_s": tokens / train,
+        "perf/peak_memory_gb": peak_kib / 2**20,
+      }
+    )

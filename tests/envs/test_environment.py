@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from ptjax.core.types import FinishReason
+from ptjax.data.chat_template import ChatTemplate
+from ptjax.data.tokenizer import byte_tokenizer
 from ptjax.envs import environment, single_turn
+from ptjax.envs.tool_formats import FENCED
 
 
 def generation(tokens, text="ok", versions=None):
@@ -23,10 +26,18 @@ def generation(tokens, text="ok", versions=None):
 class EchoPolicy:
   """Encodes a message as its length and answers with the number of context tokens."""
 
+  template = ChatTemplate(byte_tokenizer())
+  tool_format = FENCED
+
+  def room(self, length):
+    return 9
+
   def encode(self, messages):
     return np.array([len(message["content"]) for message in messages], np.int32)
 
-  async def generate(self, context):
+  async def generate(self, context, *, max_new_tokens=None, keep=False):
+    assert max_new_tokens is None  # the policy's own limit
+    assert not keep
     assert context.dtype == np.int32
     return generation([len(context), 7], text="answer")
 
