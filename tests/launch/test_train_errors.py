@@ -83,7 +83,7 @@ def train(experiment, tmp_path, capfd):
     ("--config.policy.max_new_tokens=100", ["max_new_tokens 100", "pack.actions"]),
     ("--config.policy.max_new_tokens=0", ["max_new_tokens 0"]),
     ("--config.engine.max_length=512", ["max_length 512", "pack.length"]),
-    ("--config.domains.0.name=arithmetics", ["arithmetics", "arithmetic, code"]),
+    ("--config.domains.0.name=arithmetics", ["arithmetics", "did you mean arithmetic?"]),
     ("--config.sandbox.backend=podman", ["podman", "bwrap"]),
     ("--config.mesh.tensor=3", ["8 devices", "tensor"]),
     ("--config.mesh.tensor=8", ["vocab", "tensor", "not divisible"]),
