@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ptjax.core.config import load_config_file
+from sandbox_runner.images import describe
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("ptjax", "sandbox_runner")
@@ -22,6 +23,8 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 LOCKS = sorted((ROOT / "constraints").glob("py*.txt"))
 DOCUMENTS = [path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if path.exists()]
+# Scripts that run nowhere but in a sandbox, and the image of it.
+IN_IMAGES = {"ptjax/domains/solid_parts/measure.py": "modeling3d"}
 MAX_LINES = 400
 
 
@@ -137,9 +140,15 @@ def test_dependencies_are_imported_and_imports_are_dependencies():
   extras = [lines for name, lines in cfg["options.extras_require"].items() if name != "dev"]
   lines = [cfg["options"]["install_requires"], *extras]
   declared = {normal(line) for text in lines for line in requirements(text)}
-  used = set().union(*map(imported, SOURCES))
+  used = set().union(*(imported(path) for path in SOURCES if relative(path) not in IN_IMAGES))
   used -= sys.stdlib_module_names | set(PACKAGES)
   assert {modules.get(name, name) for name in used} == declared
+
+
+@pytest.mark.parametrize(("script", "image"), IN_IMAGES.items())
+def test_scripts_for_images_import_what_the_image_holds(script, image):
+  used = imported(ROOT / script) - sys.stdlib_module_names
+  assert used <= {normal(line) for line in describe(image).python}
 
 
 def test_types_are_checked_without_the_extras_of_single_tests():
@@ -150,6 +159,8 @@ def test_types_are_checked_without_the_extras_of_single_tests():
   declared = setup_cfg()["options.extras_require"]
   wanted = {normal(line) for extra in extras for line in requirements(declared[extra])}
   checker = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyrefly"]
+  for script in IN_IMAGES:
+    wanted |= imported(ROOT / script) - sys.stdlib_module_names - {"numpy"}
   assert set(checker["replace-imports-with-any"]) == wanted
 
 
