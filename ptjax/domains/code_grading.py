@@ -43,6 +43,15 @@ def grade_format(task: Task, response: str, services: Services) -> float:
   return 1.0 if "```" not in response or _ONLY_FENCE.fullmatch(response) else 0.5
 
 
+def grade_fence(task: Task, response: str, services: Services) -> float:
+  """1 for nothing but one fenced block, 0.5 for one with text around it, else 0."""
+  del task, services
+  if response.count("```") != 2:
+    return 0.0
+  text = response.strip()
+  return 1.0 if text.startswith("```") and text.endswith("```") else 0.5
+
+
 async def grade_tests(task: Task, response: str, services: Services, limits: Limits) -> float:
   """Share of the hidden tests on which the candidate returns exactly what is expected.
 

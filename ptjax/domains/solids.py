@@ -165,15 +165,6 @@ async def grade_solid(task: Task, response: str, services: Services) -> float:
   return 0.0 if likeness is None else score(likeness)
 
 
-def grade_format(task: Task, response: str, services: Services) -> float:
-  """1 for nothing but a fenced block, 0.5 for one with text around, else 0."""
-  del task, services
-  if response.count("```") != 2:
-    return 0.0
-  text = response.strip()
-  return 1.0 if text.startswith("```") and text.endswith("```") else 0.5
-
-
 def make_task(seed: int, split: Split, language: Language) -> Task:
   """Draws a part of one of the families."""
 
@@ -202,7 +193,7 @@ def build(language: Language) -> Domain:
     source="procedural, ptjax",
     make_task=lambda seed, split: make_task(seed, split, language),
     rewards=tree.general_domain(
-      tree.Node("general", (tree.Child(1.0, tree.Leaf("format", grade_format)),)),
+      tree.Node("general", (tree.Child(1.0, tree.Leaf("format", code_grading.grade_fence)),)),
       tree.Node("domain", (tree.Child(1.0, tree.Leaf("solid", grade_solid)),)),
     ),
     passed=lambda rewards: rewards["domain/solid"] == 1.0,

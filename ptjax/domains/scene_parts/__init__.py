@@ -1,0 +1,1 @@
+"""Scenes of the Godot engine to be written: their families, what they may hold, what is seen."""
