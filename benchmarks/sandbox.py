@@ -118,12 +118,13 @@ async def docker_rows(runtime: str, options) -> list[Measured]:
 async def pool_line(config: PoolConfig, options) -> str:
   """What a pool does besides running: lease, reset, share."""
   async with Pool(config) as pool:
+    empty = await bench.empty_process(pool)
     resets = await bench.soft_reset(pool, PROGRAM, options.seconds)
     leases = await bench.acquire(pool, options.seconds)
     share = SHARE_BY_DOCKER if config.backend == "docker" else 1
     worst = await bench.worst_wait(pool, PROGRAM, TASKS // share, TENANTS // share)
     line = f"{pool.backend.name:20}{statistics.median(leases) * 1e3:12.2f}"
-    line += f"{statistics.median(resets) * 1e3:12.2f}{worst:12.2f}"
+    line += f"{statistics.median(resets) * 1e3:12.2f}{empty * 1e3:12.2f}{worst:12.2f}"
     if options.open:
       count, each_mb = await bench.open_many(pool, PROGRAM, options.open)
       line += f"{count:12d}{each_mb:12.1f}"
@@ -167,7 +168,7 @@ async def compare(options) -> int:
       rows.append(await measured("bwrap, each task", "runc", plain_bwrap(), options))
     for r in rows:
       print(shown(r, docker_run_s), flush=True)
-  header = f"\n{'':20}{'lease ms':>12}{'reset ms':>12}{'worst wait':>12}"
+  header = f"\n{'':20}{'lease ms':>12}{'reset ms':>12}{'fork ms':>12}{'worst wait':>12}"
   print(header + (f"{'open':>12}{'MiB each':>12}" if options.open else ""))
   for config in pools:
     print(await pool_line(config, options), flush=True)

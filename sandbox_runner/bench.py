@@ -60,6 +60,16 @@ def row(name: str, rate: float, latencies: list[float]) -> str:
   return f"{name:36}{rate:12.1f}{p50:12.2f}{p99:12.2f}{len(latencies):8d}"
 
 
+EMPTY_PROCESS = """
+import os, time
+for _ in range(50):
+  started = time.perf_counter()
+  if not (pid := os.fork()):
+    os._exit(0)
+  os.waitpid(pid, 0)
+  print(time.perf_counter() - started)
+"""
+
 HEADER = f"{'':36}{'runs/s':>12}{'p50 ms':>12}{'p99 ms':>12}{'n':>8}"
 
 
@@ -202,6 +212,15 @@ async def soft_reset(pool: Pool, snippet: str, seconds: float) -> list[float]:
       await session.sandbox.read_back((), request.limits, tree=False)  # answered when it is ready
       took.append(time.perf_counter() - started)
   return sorted(took)
+
+
+async def empty_process(pool: Pool) -> float:
+  """Median seconds, inside a sandbox, from the fork of a process that ends at once to its wait.
+
+  Each run has such a process of its own: no reset, and hardly a run, can take less.
+  """
+  result = check(await pool.run(snippet_request(EMPTY_PROCESS)))
+  return statistics.median(map(float, result.stdout.split()))
 
 
 async def worst_wait(pool: Pool, snippet: str, tasks: int, tenants: int) -> float:
