@@ -39,12 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   how = parser.add_mutually_exclusive_group()
   how.add_argument(
-    "--search", action="store_true", help="rank meshes, micro-batches, remat and slots by formula"
+    "--search", action="store_true", help="rank meshes, micro-batches, remat and slots"
   )
-  how.add_argument(
-    "--max-context", action="store_true", help="the longest context that fits, by formula"
-  )
+  how.add_argument("--max-context", action="store_true", help="the longest context that fits")
   how.add_argument("--estimate", action="store_true", help="memory by formula, in a second")
+  parser.add_argument(
+    "--confirm",
+    type=int,
+    default=1,
+    metavar="N",
+    help="compile what --search ranks until N fit, and what --max-context finds; 0: by formula [1]",
+  )
   parser.add_argument("--json", metavar="FILE", help="write the plan as JSON; - prints only that")
   parser.add_argument("--html", metavar="FILE", help="write the plan as a page")
 
@@ -85,32 +90,66 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _by_formula(args: argparse.Namespace, experiment: Any, shape: Any, topology: Any) -> int:
-  """What needs no compilation: memory, the ranking, the longest context."""
-  from ptjax.planning.estimate import estimate_on
-  from ptjax.planning.search import max_context, search
-  from ptjax.report import plan_table
-
-  hbm = topology.chip.hbm
-  if args.max_context:
-    length = max_context(experiment, shape, topology)
-    tree: dict[str, Any] = {"max_context": length}
-    lines, ok = [plan_table.context_line(length, topology)], length > 0
-  elif args.estimate:
-    live = estimate_on(experiment, shape, topology)
-    tree = {"fits": live.total <= hbm, "peak": live.total, "hbm": hbm, "parts": live.parts}
-    lines, ok = plan_table.estimate_lines(live, hbm), live.total <= hbm
-  else:
-    found = search(experiment, shape, topology)[:_SHOWN]
-    tree = {
-      "candidates": [
-        {"changes": c.changes, "peak": c.live.total, "seconds": c.seconds} for c in found
-      ]
-    }
-    lines, ok = plan_table.search_lines(found, hbm), bool(found)
+  """Memory, the ranking, the longest context: by formula, the best of it confirmed."""
+  if args.confirm < 0:
+    raise ValueError(f"--confirm {args.confirm} must be at least 0")
+  what = _max_context if args.max_context else _estimate if args.estimate else _search
+  lines, tree, ok = what(args, experiment, shape, topology)
   if args.json != "-":
     print("\n".join(lines))
   write_outputs(args, None, tree)
   return 0 if ok else 1
+
+
+def _estimate(args, experiment, shape, topology) -> tuple[list[str], dict[str, Any], bool]:
+  del args
+  from ptjax.planning.estimate import estimate_on
+  from ptjax.report.plan_table import estimate_lines
+
+  hbm, live = topology.chip.hbm, estimate_on(experiment, shape, topology)
+  fits = live.total <= hbm
+  tree = {"fits": fits, "peak": live.total, "hbm": hbm, "parts": live.parts}
+  return estimate_lines(live, hbm), tree, fits
+
+
+def _search(args, experiment, shape, topology) -> tuple[list[str], dict[str, Any], bool]:
+  from ptjax.planning.confirm import confirm
+  from ptjax.planning.search import search
+  from ptjax.report.plan_table import search_lines
+
+  found = search(experiment, shape, topology)[:_SHOWN]
+  plans = [plan for _, plan in confirm(found, shape, topology, args.confirm, _say)]
+  rows: list[dict[str, Any]] = [
+    {"changes": c.changes, "peak": c.live.total, "seconds": c.seconds} for c in found
+  ]
+  for row, plan in zip(rows, plans, strict=False):
+    row["compiled"] = _compiled(plan)
+  ok = any(plan.fits for plan in plans) if args.confirm else bool(found)
+  return search_lines(found, plans, topology.chip.hbm), {"candidates": rows}, ok
+
+
+def _max_context(args, experiment, shape, topology) -> tuple[list[str], dict[str, Any], bool]:
+  from ptjax.planning.confirm import longest_context
+  from ptjax.planning.search import max_context
+  from ptjax.report.plan_table import context_lines
+
+  estimated = max_context(experiment, shape, topology)
+  tree: dict[str, Any] = {"max_context": estimated}
+  longest = None
+  if args.confirm:
+    longest = longest_context(experiment, shape, topology, estimated, _say)
+    plan = longest.plan
+    tree["compiled"] = {
+      "max_context": longest.length,
+      "refused": longest.refused,
+      "plan": None if plan is None else _compiled(plan),
+    }
+  ok = estimated > 0 if longest is None else longest.length > 0
+  return context_lines(estimated, longest, topology), tree, ok
+
+
+def _compiled(plan: Any) -> dict[str, Any]:
+  return {"fits": plan.fits, "peak": None if plan.peak is None else plan.peak.total}
 
 
 def write_outputs(args: argparse.Namespace, plan: Any, tree: dict[str, Any]) -> None:

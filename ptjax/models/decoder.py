@@ -5,6 +5,7 @@ pass scans over it, so that compile time does not grow with depth. Layers of one
 equal shapes; their windows and rotary embeddings, where they differ, are scanned with them.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -195,6 +196,88 @@ class LmHead(nnx.Module):
     self.w = param(rngs, (config.d_model, config.vocab_size), ("embed", "vocab"), init)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Pass:
+  """One forward pass: its rows, and what every layer does with them alike."""
+
+  config: DecoderConfig
+  packed: Packed
+  mask_spec: MaskSpec
+  context: Context | None
+  constrain: Constrain
+  keep_kv: bool
+  keep_routing: bool
+
+  @property
+  def lead(self) -> tuple[int, ...]:
+    """Leading sizes of the residual stream."""
+    rows, length = self.packed.tokens_BT.shape
+    return (rows * length,) if self.config.merge_rows else (rows, length)
+
+  @property
+  def axes(self) -> tuple[str, ...]:
+    """Their logical axes."""
+    return ("batch",) if self.config.merge_rows else _ROW_AXES
+
+  def embedded(self, table_VD: jax.Array) -> jax.Array:
+    """The residual stream's first value.
+
+    Each device looks up its part of the width, for all tokens that share the table's parts; then
+    tokens are exchanged for widths. Left to itself, the compiler gathers whole activations.
+    """
+    axes, constrain = self.axes, self.constrain
+    split = (BATCH_BESIDE_EMBED, LENGTH_BESIDE_EMBED)[: len(axes)]
+    tokens = constrain(self.packed.tokens_BT.reshape(self.lead), split)
+    x = embed(table_VD, tokens, self.config)
+    return constrain(constrain(x, (*split, "embed")), (*axes, None))
+
+  def attend(self, window, q, k, v, sinks_N):
+    """(attention's output, the keys and values that are to be kept)."""
+    packed, c = self.packed, self.config
+    rows, length = packed.tokens_BT.shape
+    q_BTNH, k_BTKH, v_BTKH = (x.reshape(rows, length, *x.shape[-2:]) for x in (q, k, v))
+    out_BTNH = attention(
+      q_BTNH,
+      k_BTKH,
+      v_BTKH,
+      mask_spec=self.mask_spec,
+      segment_ids_BT=packed.segment_ids_BT,
+      branch_ids_BT=packed.branch_ids_BT,
+      positions_BT=packed.positions_BT,
+      implementation=c.attention,
+      scores=scores_of(c),
+      window=window,
+      sinks_N=sinks_N,
+      context=self.context,
+    )
+    out = out_BTNH.reshape(*self.lead, *out_BTNH.shape[2:])
+    return out, (k_BTKH, v_BTKH) if self.keep_kv else None
+
+  def through(self, stack: Block, first: int, num_layers: int, x: jax.Array, recorded_LTX):
+    """(x after a stack of layers, (kept keys and values, routing) of each layer)."""
+    c, (graph, layers) = self.config, nnx.split(stack)
+    shards = 1 if self.context is None else self.context.layout.shards
+    by_kind = rotations(self.packed.positions_BT.reshape(self.lead), c)
+    knows_padding = self.keep_routing or c.capacity_factor is not None
+    valid_T = (self.packed.segment_ids_BT > 0).reshape(-1) if knows_padding else None
+
+    def block(x, scanned):
+      layer, kind, recorded_TX = scanned
+      x = checkpoint_name(x, _LAYER_INPUT)
+      window = c.layer_window(first) if kind.window_L is None else kind.window_L
+      by = by_kind[c.layer_rope(first)]
+      if kind.rope_L is not None:
+        by = Rotation(*(jnp.stack(p)[kind.rope_L] for p in zip(*by_kind, strict=True)))
+      told = Told(valid_T, recorded_TX, self.constrain, self.axes)
+      attend_layer = functools.partial(self.attend, window)
+      x, kv, routed = nnx.merge(graph, layer)(x, by, attend_layer, c, told, shards)
+      x = self.constrain(x, (*self.axes, None))
+      return x, (kv, routed if self.keep_routing else None)
+
+    scanned = layers, _kinds(c, first, num_layers), recorded_LTX
+    return jax.lax.scan(_remat(block, c.remat), x, scanned)
+
+
 class Decoder(nnx.Module):
   """Token ids to final, normalised hidden states."""
 
@@ -246,56 +329,17 @@ class Decoder(nnx.Module):
           f"replay need whole ones; set the mesh's context axis to 1"
         )
       packed = Packed(*map(context.layout.store, packed))
+    if keep_routing and c.moe is None:
+      raise ValueError("keep_routing: the model has no experts")
     rows, length = packed.tokens_BT.shape
-    lead, axes = ((rows * length,), ("batch",)) if c.merge_rows else ((rows, length), _ROW_AXES)
-    by_kind = rotations(packed.positions_BT.reshape(lead), c)
-    shards = 1 if context is None else context.layout.shards
-
-    def attend(window, q, k, v, sinks_N):
-      q_BTNH, k_BTKH, v_BTKH = (x.reshape(rows, length, *x.shape[-2:]) for x in (q, k, v))
-      out_BTNH = attention(
-        q_BTNH,
-        k_BTKH,
-        v_BTKH,
-        mask_spec=mask_spec,
-        segment_ids_BT=packed.segment_ids_BT,
-        branch_ids_BT=packed.branch_ids_BT,
-        positions_BT=packed.positions_BT,
-        implementation=c.attention,
-        scores=scores_of(c),
-        window=window,
-        sinks_N=sinks_N,
-        context=context,
-      )
-      return out_BTNH.reshape(*lead, *out_BTNH.shape[2:]), (k_BTKH, v_BTKH) if keep_kv else None
-
-    # Each device looks up its part of the width, for all tokens that share the table's parts; then
-    # tokens are exchanged for widths. Left to itself, the compiler gathers whole activations.
-    split = (BATCH_BESIDE_EMBED, LENGTH_BESIDE_EMBED)[: len(axes)]
-    tokens = constrain(packed.tokens_BT.reshape(lead), split)
-    x = constrain(constrain(self.embed_tokens(tokens), (*split, "embed")), (*axes, None))
-    knows_padding = keep_routing or c.capacity_factor is not None
-    valid_T = (packed.segment_ids_BT > 0).reshape(-1) if knows_padding else None
-    kept, routed, first = [], None, 0
+    this = _Pass(c, packed, mask_spec, context, constrain, keep_kv, keep_routing)
+    x, kept, first = this.embedded(self.embed.table[...]), [], 0
+    routed: Any = None
     for name, num_layers in c.stacks.items():
-      graph, layers = nnx.split(getattr(self, name))
-
-      def block(x, scanned, graph=graph, first=first):
-        layer, kind, recorded_TX = scanned
-        x = checkpoint_name(x, _LAYER_INPUT)
-        window = c.layer_window(first) if kind.window_L is None else kind.window_L
-        by = by_kind[c.layer_rope(first)]
-        if kind.rope_L is not None:
-          by = Rotation(*(jnp.stack(parts)[kind.rope_L] for parts in zip(*by_kind, strict=True)))
-        told = Told(valid_T, recorded_TX, constrain, axes)
-        attend_layer = functools.partial(attend, window)
-        x, kv, routed = nnx.merge(graph, layer)(x, by, attend_layer, c, told, shards)
-        return constrain(x, (*axes, None)), (kv, routed if keep_routing else None)
-
-      kinds, recorded_LTX = _kinds(c, first, num_layers), None
+      recorded_LTX = None
       if name == "layers" and recorded_LBTX is not None:
         recorded_LTX = recorded_LBTX.reshape(num_layers, rows * length, -1).astype(jnp.int32)
-      x, (kv, routed) = jax.lax.scan(_remat(block, c.remat), x, (layers, kinds, recorded_LTX))
+      x, (kv, routed) = this.through(getattr(self, name), first, num_layers, x, recorded_LTX)
       kept.append(kv)
       first += num_layers
     hidden_BTD = self.final_norm(x, c).reshape(rows, length, c.d_model)
@@ -303,15 +347,9 @@ class Decoder(nnx.Module):
     if keep_kv:
       out.append(kept[0] if len(kept) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *kept))
     if keep_routing:
-      if routed is None:
-        raise ValueError("keep_routing: the model has no experts")
       experts_LBTX = routed.experts_TX.reshape(-1, rows, length, c.experts.top_k)
       out.append(routed._replace(experts_TX=experts_LBTX))
     return tuple(out) if len(out) > 1 else hidden_BTD
-
-  def embed_tokens(self, tokens: jax.Array) -> jax.Array:
-    """Rows of the token table, in the activation dtype."""
-    return embed(self.embed.table[...], tokens, self.config)
 
 
 def embed(table_VD: jax.Array, tokens: jax.Array, c: DecoderConfig) -> jax.Array:

@@ -10,9 +10,10 @@ import jax
 from jax.sharding import Mesh
 
 from ptjax.planning.collectives import Traffic, traffic
-from ptjax.planning.hlo import parse
 from ptjax.planning.liveness import Buffer, temporaries
 from ptjax.planning.programs import Program
+from ptjax.sharding.collectives import collectives
+from ptjax.sharding.hlo import computations
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -75,7 +76,7 @@ def compile_program(program: Program, mesh: Mesh) -> Compiled:
     return Compiled(program.name, time.monotonic() - start, error=read_refusal(str(error)))
   seconds = time.monotonic() - start
   memory: Any = compiled.memory_analysis()
-  module = parse(compiled.as_text() or "")
+  text = computations(compiled.as_text() or "")
   return Compiled(
     program.name,
     seconds,
@@ -83,8 +84,8 @@ def compile_program(program: Program, mesh: Mesh) -> Compiled:
     memory.output_size_in_bytes - memory.alias_size_in_bytes,
     memory.temp_size_in_bytes,
     memory.peak_memory_in_bytes,
-    tuple(temporaries(module)),
-    tuple(traffic(module, mesh)),
+    tuple(temporaries(text)),
+    tuple(traffic(collectives(text, mesh, unknown_trips=1))),
   )
 
 

@@ -19,6 +19,7 @@ from ptjax.planning.setup import Setup, set_up
 from ptjax.planning.topology import Topology
 from ptjax.rollout.engine import prefill_length
 from ptjax.train.experiment import Experiment
+from ptjax.train.networks import Trainer, TrainState
 
 _F32 = 4
 CACHE_COPY = "keys and values of a prompt"
@@ -70,16 +71,14 @@ def estimate(setup: Setup) -> list[Live]:
   """All that is on a device in the phases of a step that need most, by formula."""
   held = {name: device_bytes(tree) for name, tree in names.residents(setup).items()}
   found = [
-    _gradient("policy gradient", setup, setup.model, held, names.POLICY, names.GRADIENTS),
+    Live("policy gradient", held | _gradient(setup, setup.model, setup.trainer, setup.policy)),
     Live("decode", held | _decode(setup)),
     Live("prefill", held | _prefill(setup)),
   ]
-  if setup.critic is not None:
-    found.append(
-      _gradient(
-        "critic gradient", setup, setup.critic.model, held, names.CRITIC, names.CRITIC_GRADIENTS
-      )
-    )
+  critic, state = setup.critic, setup.critic_state
+  if critic is not None and state is not None:
+    parts = _gradient(setup, critic.model, critic.trainer, state, is_critic=True)
+    found.append(Live("critic gradient", held | parts))
   return found
 
 
@@ -90,39 +89,47 @@ def estimate_on(e: Experiment, shape: DecoderConfig, topology: Topology) -> Live
 
 
 def _gradient(
-  name: str, setup: Setup, c: DecoderConfig, held: dict[str, int], owner: str, summed: str
-) -> Live:
-  """The larger of two phases: the head's backward pass, and that of the layers, when the
-  gradients of all layers exist and one layer is computed again."""
-  at, own = local(setup), held[owner]
+  setup: Setup, c: DecoderConfig, trainer: Trainer, state: TrainState, *, is_critic: bool = False
+) -> dict[str, int]:
+  """Beside the residents, the larger of two phases: the head's backward pass, and that of the
+  layers, when the gradients of all layers exist and one layer is computed again."""
+  at, trains_all = local(setup), trainer.frozen is None
+  trained = _F32 * _elements(state.params)
   table = c.vocab_size * c.d_model // at.tensor
-  blocks = own - _tables(setup, owner)
-  # Every matrix of the stacks is cast once, outside the loop over the layers, where it is cast.
-  casts = blocks * at.cast // _F32 if at.cast < _F32 else 0
-  always = {COPIES: casts, SAVED: _saved(c, at)}
+  always = {COPIES: _casts(setup, trainer.network(state.params), at), SAVED: _saved(c, at)}
   head = {LOGITS: 0, RESULTS: 0}
-  if owner == names.POLICY:
+  if not is_critic:
     chunk = min(setup.experiment.rl.objective.logit_chunk, at.actions)
     # The matrix, gathered; its gradient, whole, before and after the sum over the devices, which
     # the compiler writes over one another where it is the token table's.
     gathered = table * at.cast if _split(setup, "embed") > 1 else 0
     head = {
       LOGITS: 2 * at.rows * chunk * c.vocab_size // at.tensor * _F32,
-      RESULTS: (1 if c.tie_embeddings else 2) * table * _F32,
-      COPIES: casts + gathered,
+      RESULTS: (1 if c.tie_embeddings else 2) * table * _F32 * trains_all,
+      COPIES: always[COPIES] + gathered,
     }
-  layer = {ACTIVATIONS: _layer(c, at), RESULTS: own, COPIES: casts + _largest(c, at)}
+  layer = {
+    ACTIVATIONS: _layer(c, at),
+    RESULTS: trained,
+    COPIES: always[COPIES] + _largest(c, at, trains_all=trains_all),
+  }
   phase = max((head, layer), key=lambda p: sum((always | p).values()))
-  parts = held | {summed: own} | always | phase
-  return Live(name, {key: n for key, n in parts.items() if n})
+  summed = names.CRITIC_GRADIENTS if is_critic else names.GRADIENTS
+  parts = {summed: trained} | always | phase
+  return {key: n for key, n in parts.items() if n}
 
 
-def _tables(setup: Setup, owner: str) -> int:
-  """Bytes of the token table and the output matrix."""
-  params: Any = setup.policy.params
-  if owner == names.CRITIC and setup.critic_state is not None:
-    params = setup.critic_state.params["trunk"]
-  return device_bytes({k: v for k, v in params.items() if k in ("embed", "lm_head")})
+def _casts(setup: Setup, network: Any, at: Local) -> int:
+  """Every matrix of the stacks is cast once, outside the loop over the layers, where it is kept in
+  another dtype than products read."""
+  stacks = {k: v for k, v in network.get("trunk", network).items() if k in setup.model.stacks}
+  leaves = jax.tree.leaves(stacks)
+  return at.cast * sum(_elements(x) for x in leaves if x.dtype.itemsize != at.cast)
+
+
+def _elements(tree: Any) -> int:
+  """Numbers on one device."""
+  return sum(math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree))
 
 
 def _split(setup: Setup, axis: str) -> int:
@@ -160,10 +167,10 @@ def _attention(c: DecoderConfig, at: Local) -> int:
   return at.rows * at.length**2 * (heads * (2 * _F32 + at.width) // 2 + 1)
 
 
-def _largest(c: DecoderConfig, at: Local) -> int:
-  """The largest matrix of a layer, gathered, and its whole gradient."""
+def _largest(c: DecoderConfig, at: Local, *, trains_all: bool) -> int:
+  """The largest matrix of a layer, gathered, and its whole gradient where it trains."""
   inner = c.d_ff if c.moe is None else c.moe.num_experts * c.moe.d_ff
-  return c.d_model * inner // at.tensor * (at.cast + 2 * _F32)
+  return c.d_model * inner // at.tensor * (at.cast + 2 * _F32 * trains_all)
 
 
 def _prefill(setup: Setup) -> dict[str, int]:
@@ -174,9 +181,8 @@ def _prefill(setup: Setup) -> dict[str, int]:
   length = prefill_length(max(1, e.engine.max_length - e.policy.max_new_tokens), e.engine)
   whole = dataclasses.replace(at, rows=prompts, length=length, dense=_dense(c, length))
   kv = c.num_kv_heads * (c.head_dim + c.value_dim) * c.num_layers * at.width // at.tensor
-  casts = device_bytes(setup.start) * at.cast // _F32 if at.cast < _F32 else 0
   return {
-    COPIES: casts,
+    COPIES: _casts(setup, setup.network, at),
     ACTIVATIONS: _layer(c, whole) // 2,  # forward alone
     CACHE_COPY: 2 * prompts * length * kv,  # as the layers give it, and as the cache wants it
   }

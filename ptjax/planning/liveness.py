@@ -5,8 +5,9 @@ sum of their bytes follows the compiler's closely, and its largest terms have na
 """
 
 import dataclasses
+from collections.abc import Sequence
 
-from ptjax.planning.hlo import Instruction, Module, array_bytes
+from ptjax.sharding.hlo import Instruction, Program
 
 # Their result is made of their operands' memory.
 _ALIASES = frozenset(
@@ -35,14 +36,15 @@ class Buffer:
   source: str
 
 
-def temporaries(module: Module) -> list[Buffer]:
+def temporaries(program: Program) -> list[Buffer]:
   """The arrays alive at the peak, beside the arguments; largest first."""
-  live = _peak(module, module.entry, {})
+  entry = list(program)[-1]
+  live = _peak(program, entry, {})
   return sorted((_buffer(line) for line in live), key=lambda b: -b.nbytes)
 
 
 def _buffer(line: Instruction) -> Buffer:
-  return Buffer(line.nbytes, line.result.lstrip("(").partition("{")[0], line.opcode, line.source)
+  return Buffer(line.hbm_bytes, line.made.lstrip("(").partition("{")[0], line.opcode, line.op_name)
 
 
 def _in_place(line: Instruction) -> bool:
@@ -51,11 +53,11 @@ def _in_place(line: Instruction) -> bool:
   )
 
 
-def _peak(module: Module, name: str, done: dict[str, list[Instruction]]) -> list[Instruction]:
+def _peak(program: Program, name: str, done: dict[str, list[Instruction]]) -> list[Instruction]:
   """Instructions whose results are alive at the peak of one computation, its callees included."""
   if name in done:
     return done[name]
-  lines = module.computations.get(name, ())
+  lines = program.get(name, ())
   owners = _owners(lines)
   last = {}
   for i, line in enumerate(lines):
@@ -69,16 +71,16 @@ def _peak(module: Module, name: str, done: dict[str, list[Instruction]]) -> list
   alive: dict[str, int] = {}
   best, most = [], -1
   for i, line in enumerate(lines):
-    if owners[line.name] == {line.name} and line.nbytes:
-      alive[line.name] = line.nbytes
+    if owners[line.name] == {line.name} and line.hbm_bytes:
+      alive[line.name] = line.hbm_bytes
     inner = []
     if line.opcode in ("while", "call", "conditional"):
       inner = max(
-        (_peak(module, called, done) for called in line.called),
-        key=lambda found: sum(x.nbytes for x in found),
+        (_peak(program, called, done) for called in line.called),
+        key=lambda found: sum(x.hbm_bytes for x in found),
         default=[],
       )
-    total = sum(alive.values()) + sum(x.nbytes for x in inner)
+    total = sum(alive.values()) + sum(x.hbm_bytes for x in inner)
     if total > most:
       most, best = total, [*(by_name[n] for n in alive), *inner]
     alive = {n: size for n, size in alive.items() if last[n] > i}
@@ -86,11 +88,11 @@ def _peak(module: Module, name: str, done: dict[str, list[Instruction]]) -> list
   return best
 
 
-def _owners(lines: tuple[Instruction, ...]) -> dict[str, set[str]]:
+def _owners(lines: Sequence[Instruction]) -> dict[str, set[str]]:
   """For each result the instructions that own its memory; arguments are owned by no one."""
   owners: dict[str, set[str]] = {}
   for line in lines:
-    if line.opcode == "parameter" or (line.opcode == "constant" and array_bytes(line.shape) < 1024):
+    if line.opcode == "parameter" or (line.opcode == "constant" and line.hbm_bytes < 1024):
       owners[line.name] = set()
     elif line.opcode == "get-tuple-element":
       owners[line.name] = owners.get(line.operands[0], set())

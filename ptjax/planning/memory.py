@@ -97,7 +97,7 @@ def kind(setup: Setup, buffer: Buffer) -> str:
 def _like_weights(setup: Setup, dims: list[int]) -> bool:
   """Whether the sizes are those of a parameter, of its shard, of one layer of it, or gathered."""
   size = math.prod(dims)
-  for leaf in jax.tree.leaves(setup.start):
+  for leaf in jax.tree.leaves(setup.network):
     if leaf.ndim < 2:
       continue
     whole, shard = math.prod(leaf.shape), math.prod(leaf.sharding.shard_shape(leaf.shape))

@@ -23,7 +23,7 @@ from ptjax.train.programs import score_rows, value_rows
 
 # Long-lived arrays of a run, by the names that tables show; a program may take some of them.
 POLICY, POLICY_OPTIMIZER = "policy parameters", "policy optimizer"
-START = "starting weights (reference)"
+START, REFERENCE = "starting weights (reference)", "reference in 8 bits"
 CRITIC, CRITIC_OPTIMIZER = "critic parameters", "critic optimizer"
 ENGINE, CACHE = "engine weights", "KV cache"
 GRADIENTS, CRITIC_GRADIENTS = "policy gradients", "critic gradients"
@@ -52,10 +52,13 @@ def residents(setup: Setup) -> dict[str, Any]:
   held = {
     POLICY: setup.policy.params,
     POLICY_OPTIMIZER: (setup.policy.opt_state, setup.policy.updates),
-    START: setup.start,
     ENGINE: (setup.head, setup.layers),
     CACHE: setup.cache,
   }
+  if setup.start is not None:
+    held[START] = setup.start
+  if setup.reference is not setup.start:
+    held[REFERENCE] = setup.reference
   if setup.critic_state is not None:
     held[CRITIC] = setup.critic_state.params
     held[CRITIC_OPTIMIZER] = (setup.critic_state.opt_state, setup.critic_state.updates)
@@ -65,20 +68,21 @@ def residents(setup: Setup) -> dict[str, Any]:
 def programs(setup: Setup) -> list[Program]:
   """All programs of a step, those of the largest shapes first where there are several."""
   batch = policy_batch(setup)
+  names = POLICY, POLICY_OPTIMIZER, GRADIENTS
   found = [
     *_rollout(setup),
-    _score(setup, batch.rows),
-    *_training("policy", setup.trainer, setup.policy, batch, (POLICY, POLICY_OPTIMIZER, GRADIENTS)),
+    *_scores(setup, batch.rows),
+    *_training("policy", setup.trainer, setup.policy, batch, names),
   ]
   critic, state = setup.critic, setup.critic_state
   if critic is not None and state is not None:
     batch = value_batch(setup, critic.layout)
-    arguments = {CRITIC: state.params, BATCH: batch.rows}
+    network = critic.trainer.network(state.params)
     found.append(
       Program(
         "critic scores",
-        lambda: value_rows.lower(critic.model, critic.layout, state.params, batch.rows),
-        arguments,
+        lambda: value_rows.lower(critic.model, critic.layout, network, batch.rows),
+        {CRITIC: state.params, BATCH: batch.rows} | _base(critic.trainer),
       )
     )
     names = CRITIC, CRITIC_OPTIMIZER, CRITIC_GRADIENTS
@@ -86,58 +90,75 @@ def programs(setup: Setup) -> list[Program]:
   return found
 
 
-def _score(setup: Setup, rows: Any) -> Program:
-  """Log-probs of a micro-batch; under the reference it is the same program."""
-  e, params = setup.experiment, setup.policy.params
+def _base(trainer: Trainer) -> dict[str, Any]:
+  """What a network's adapters lie beside."""
+  return {} if trainer.frozen is None else {START: trainer.frozen.base}
 
-  def lower() -> jax.stages.Lowered:
-    chunk = e.rl.objective.logit_chunk
-    return score_rows.lower(setup.model, e.policy.sampling, chunk, setup.layout, params, rows)
 
-  return Program("policy scores", lower, {POLICY: params, BATCH: rows})
+def _scores(setup: Setup, rows: Any) -> list[Program]:
+  """Log-probs of a micro-batch. Under the reference it is the same program, but for one in 8 bits
+  or without the policy's adapters."""
+  e, trainer = setup.experiment, setup.trainer
+
+  def scores(name: str, params: Any, arguments: dict[str, Any]) -> Program:
+    def lower() -> jax.stages.Lowered:
+      chunk = e.rl.objective.logit_chunk
+      return score_rows.lower(setup.model, e.policy.sampling, chunk, setup.layout, params, rows)
+
+    return Program(name, lower, arguments | {BATCH: rows})
+
+  found = [scores("policy scores", setup.network, {POLICY: setup.policy.params} | _base(trainer))]
+  if setup.reference is not setup.start:
+    found.append(scores("reference scores", setup.reference, {REFERENCE: setup.reference}))
+  elif trainer.frozen is not None:
+    found.append(scores("reference scores", setup.start, {START: setup.start}))
+  return found
 
 
 def _training(
   network: str, trainer: Trainer, state: TrainState, batch: Any, names: tuple[str, str, str]
 ) -> list[Program]:
   params, optimizer, gradients = names
-  grads = jax.tree.map(lambda x: sharded_shape(x, x.sharding), state.params)
+  grads = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), state.params
+  )
   lowering = trainer.lowering(state, batch)
   opt_state = state.opt_state, state.updates
-  return [
+  whole = {params: state.params, BATCH: batch} | _base(trainer)
+  found = [
     # The sum over the micro-batches before this one lives beside it.
-    Program(
-      f"{network} gradient",
-      lowering["gradient"],
-      {params: state.params, BATCH: batch},
-      {gradients: grads},
-    ),
+    Program(f"{network} gradient", lowering["gradient"], whole, {gradients: grads}),
     Program(
       f"{network} update",
       lowering["apply"],
       {params: state.params, optimizer: opt_state, gradients: grads},
     ),
   ]
+  if "load" in lowering:
+    found.append(Program("router load", lowering["load"], whole))
+  return found
 
 
 def _rollout(setup: Setup) -> list[Program]:
   e, engine = setup.experiment, setup.experiment.engine
   everywhere = NamedSharding(setup.mesh, PartitionSpec())
+  record = e.rl.router_replay
+  samples = dataclasses.replace(setup.model, capacity_factor=None)  # the sampler drops nothing
   prompts = engine.prefill_batch(engine.num_slots)
   length = prefill_length(max(1, engine.max_length - e.policy.max_new_tokens), engine)
   tokens_PT = jax.ShapeDtypeStruct((prompts, length), jnp.int32, sharding=everywhere)
-  weights = assemble(setup.start, setup.head, setup.layers)
+  weights = assemble(setup.network, setup.head, setup.layers)
   slots = jax.tree.map(lambda x: sharded_shape(x, everywhere), _slots(setup))
   return [
     Program(
       "prefill",
-      lambda: decode.prefill.lower(setup.model, setup.policy.params, tokens_PT),
-      {POLICY: setup.policy.params, "prompts": tokens_PT},
+      lambda: decode.prefill.lower(samples, setup.network, tokens_PT, record),
+      {POLICY: setup.policy.params, "prompts": tokens_PT} | _base(setup.trainer),
     ),
     Program(
       "decode",
       lambda: decode.decode_chunk.lower(
-        setup.decode_model, engine.decode_chunk, weights, setup.cache, slots
+        setup.decode_model, engine.decode_chunk, weights, setup.cache, slots, record
       ),
       {ENGINE: (setup.head, setup.layers), CACHE: setup.cache, "slots": slots}
       | {"tables": {k: weights.decode[k] for k in ("embed", "final_norm")}},

@@ -54,11 +54,16 @@ def counts(setup: Setup) -> dict[str, int]:
   updates = e.rl.epochs * e.rl.minibatches
   waves = math.ceil(episodes / e.engine.num_slots)
   # With one update from a fresh batch the trainer's own scores are not needed.
-  scored = (not e.rl.single_update) + e.rl.reference
+  own, reference = int(not e.rl.single_update), int(e.rl.reference)
+  # The reference is scored by the policy's program where it is the same kind of network.
+  apart = setup.reference is not setup.start or setup.trainer.frozen is not None
+  router = e.model.router
   return {
     "prefill": math.ceil(e.rl.prompts_per_step / e.engine.prefill_batch(e.engine.num_slots)),
     "decode": waves * math.ceil(e.policy.max_new_tokens / e.engine.decode_chunk),
-    "policy scores": micro * scored,
+    "policy scores": micro * (own if apart else own + reference),
+    "reference scores": micro * reference,
+    "router load": micro * passes * bool(router and router.balance_coef),
     "policy gradient": micro * passes,
     "policy update": updates,
     "critic scores": micro,
@@ -75,6 +80,8 @@ def operations(setup: Setup) -> dict[str, float]:
     "prefill": flops.prefill(c, e.engine.prefill_batch(e.engine.num_slots), length),
     "decode": flops.decode(c, e),
     "policy scores": flops.scores(c, e),
+    "reference scores": flops.scores(c, e),
+    "router load": flops.forward(c, e.pack.rows, e.pack.length),
     "policy gradient": flops.gradient(c, e),
     "policy update": 12.0 * c.num_params,
   }

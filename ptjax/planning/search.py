@@ -1,7 +1,7 @@
 """Which mesh, micro-batch, remat and number of slots are best, and the longest context that fits.
 
-Both ask the formulas of `estimate`, since a compilation takes a minute; the verb `plan` has the
-compiler confirm the best candidate.
+Both ask the formulas of `estimate`, since a compilation takes a minute; `confirm` puts what they
+find before the compiler.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _REMAT: tuple[Literal["none", "dots", "attention", "full"], ...] = (
   "attention",
   "full",
 )
-_STEP, _LONGEST = 1024, 1 << 24
+CONTEXT_STEP, _LONGEST = 1024, 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,16 +127,16 @@ def max_context(e: Experiment, shape: DecoderConfig, topology: Topology) -> int:
   devices = topology.devices()
 
   def fits(steps: int) -> bool:
-    setup = set_up(with_context(e, steps * _STEP), shape, devices)
+    setup = set_up(with_context(e, steps * CONTEXT_STEP), shape, devices)
     return max(live.total for live in estimate(setup)) <= topology.chip.hbm
 
   low, high = 0, 1
-  while high * _STEP <= _LONGEST and fits(high):
+  while high * CONTEXT_STEP <= _LONGEST and fits(high):
     low, high = high, 2 * high
   while high - low > 1:
     middle = (low + high) // 2
     low, high = (middle, high) if fits(middle) else (low, middle)
-  return low * _STEP
+  return low * CONTEXT_STEP
 
 
 def with_context(e: Experiment, length: int) -> Experiment:

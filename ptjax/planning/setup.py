@@ -5,18 +5,22 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from ptjax.core.types import FinishReason, Outcome, Trajectory
 from ptjax.models import decoder
 from ptjax.models.config import DecoderConfig
+from ptjax.models.lora import LoraConfig, adapter_axes, init_adapters
+from ptjax.models.matrices import is_matrix
+from ptjax.models.quantize import Kind, quantize_blocks, quantized_axes
 from ptjax.rollout import decode
 from ptjax.rollout.cache import CachePlacement
 from ptjax.rollout.weights import decode_config, turned
 from ptjax.sharding.mesh import make_mesh, on_cpu
 from ptjax.train.batch import Batch, policy_batches, value_batches
-from ptjax.train.experiment import Experiment
+from ptjax.train.experiment import CriticConfig, Experiment
 from ptjax.train.loading import check_rows, computed_on
 from ptjax.train.networks import (
   Layout,
@@ -24,7 +28,6 @@ from ptjax.train.networks import (
   TrainState,
   critic_axes,
   critic_params,
-  sharded_shape,
 )
 from ptjax.train.objectives import PolicyBatch, ValueBatch
 from ptjax.train.programs import Critic, build_critic, policy_trainer
@@ -38,8 +41,10 @@ class Setup:
     experiment: the configuration.
     model, decode_model: the policy as these devices compute it, in training and decoding.
     mesh, layout: the devices, and where the policy lives.
-    start: the starting weights, which are also the reference.
+    start: the starting weights; None where the policy takes their place.
+    reference: what the KL is measured against: `start` itself, or a copy of it in 8 bits.
     trainer, policy: trains the policy; its state.
+    network: the policy whole: its parameters, or adapters beside their base.
     critic, critic_state: its trainer, layout and model; its state. None without one.
     head, layers: the engine's own copies of weights.
     cache: of the engine.
@@ -50,9 +55,11 @@ class Setup:
   decode_model: DecoderConfig
   mesh: Mesh
   layout: Layout
-  start: decoder.Params
+  start: decoder.Params | None
+  reference: decoder.Params
   trainer: Trainer
   policy: TrainState
+  network: decoder.Params
   critic: Critic | None
   critic_state: TrainState | None
   head: decoder.Params
@@ -64,77 +71,108 @@ def set_up(e: Experiment, shape: DecoderConfig, devices: list[Any]) -> Setup:
   """The experiment on these devices, its model having that shape.
 
   Raises:
-    ValueError: shapes that do not divide over the mesh; adapters, quantised weights, training or
-      replay of routers, which a plan does not know yet.
+    ValueError: shapes that do not divide over the mesh; routes to be replayed where there are none.
   """
-  _check_planned(e)
   mesh = make_mesh(e.mesh, devices)
   layout = Layout(mesh, e.rules)
   check_rows(e.pack, layout)
   model = computed_on(shape, e.model, mesh, e.rules)
-  shapes = jax.eval_shape(functools.partial(decoder.init_params, model), jax.random.key(0))
-  start = layout.abstract(shapes, decoder.logical_axes(model))
+  if e.rl.router_replay and model.moe is None:
+    raise ValueError("rl.router_replay: the model has no experts; set it to False")
+  start = _start(e, model, layout)
   trainer = policy_trainer(e, model, layout, start)
-  critic, critic_state = build_critic(e, model, mesh, start), None
-  if critic is not None:
-    make = functools.partial(critic_params, num_layers=critic.model.num_layers)
-    params = critic.layout.abstract(jax.eval_shape(make, start), critic_axes(critic.model))
-    critic_state = critic.trainer.abstract(params)
+  policy = trainer.abstract(
+    start if e.model.lora is None else _adapters(e.model.lora, model, layout)
+  )
+  network = trainer.network(policy.params)
+  critic = build_critic(e, model, mesh, start, at_start=_critic_at_start)
+  critic_state = None if critic is None else _critic_state(critic, start)
+  kind = e.rl.reference_weights
+  reference = start if kind == "start" else _in_8_bits(start, kind, model, layout)
+  spare = reference is not start and (e.critic is None or e.critic.lora is None)
   decodes = decode_config(model, on_cpu=on_cpu(mesh))
-  head, layers = _cut(decodes, start)
+  head, layers = _cut(decodes, network, e.engine.quantized, layout)
   slots = e.engine.width(e.engine.num_slots)
-  cache = CachePlacement(mesh, e.rules).abstract(model, slots, e.engine.max_length)
   return Setup(
     experiment=e,
     model=model,
     decode_model=decodes,
     mesh=mesh,
     layout=layout,
-    start=start,
+    start=None if spare else start,
+    reference=reference,
     trainer=trainer,
-    policy=trainer.abstract(start),
+    policy=policy,
+    network=network,
     critic=critic,
     critic_state=critic_state,
     head=head,
     layers=layers,
-    cache=cache,
+    cache=CachePlacement(mesh, e.rules).abstract(model, slots, e.engine.max_length),
   )
 
 
-def _check_planned(e: Experiment) -> None:
-  """Refuses what a plan would count wrongly."""
-  for name, is_set in (
-    ("model.lora", e.model.lora is not None),
-    ("model.router", e.model.router is not None),
-    ("critic.lora", e.critic is not None and e.critic.lora is not None),
-    ("engine.weights", e.engine.weights != "trainer"),
-    ("rl.reference_weights", e.rl.reference_weights != "start"),
-    ("rl.router_replay", e.rl.router_replay),
-  ):
-    if is_set:
-      raise ValueError(f"{name}: a plan does not know it yet; plan the run without it")
+def _start(e: Experiment, model: DecoderConfig, layout: Layout) -> decoder.Params:
+  """The weights as they are loaded: in their dtype, or quantised as a base of adapters."""
+  dtype, lora = jnp.dtype(e.model.param_dtype), e.model.lora
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), decoder.param_shapes(model))
+  start = layout.abstract(shapes, decoder.logical_axes(model))
+  if lora is None or lora.base == "float32":
+    return start
+  return _in_8_bits(start, lora.base, model, layout)
 
 
-def _cut(model: DecoderConfig, start: decoder.Params) -> tuple[decoder.Params, tuple]:
-  """What `turned` makes: a slice of a stack keeps the sharding of the other axes."""
-  head, layers = jax.eval_shape(functools.partial(turned, model), start)
+def _in_8_bits(
+  params: decoder.Params, kind: Kind, model: DecoderConfig, layout: Layout
+) -> decoder.Params:
+  shapes = jax.eval_shape(functools.partial(quantize_blocks, kind=kind), params)
+  return layout.abstract(shapes, quantized_axes(model))
+
+
+def _adapters(config: LoraConfig, model: DecoderConfig, layout: Layout) -> decoder.Params:
+  shapes = jax.eval_shape(functools.partial(init_adapters, config, model))
+  return layout.abstract(shapes, adapter_axes(config, model))
+
+
+def _critic_at_start(
+  config: CriticConfig, trunk: DecoderConfig, layout: Layout, start: decoder.Params
+) -> decoder.Params:
+  """What `critic_at_start` makes."""
+  del config  # a reward model has the same shapes
+  make = functools.partial(critic_params, num_layers=trunk.num_layers)
+  axes = critic_axes(trunk)
+  if any(is_matrix(x) for x in jax.tree.leaves(start, is_leaf=is_matrix)):
+    axes["trunk"] = quantized_axes(trunk)
+  return layout.abstract(jax.eval_shape(make, start), axes)
+
+
+def _critic_state(critic: Critic, start: decoder.Params) -> TrainState:
+  params = _critic_at_start(critic.config, critic.model, critic.layout, start)
+  if critic.config.lora is not None:
+    params["trunk"] = _adapters(critic.config.lora, critic.model, critic.layout)
+  return critic.trainer.abstract(params)
+
+
+def _cut(
+  model: DecoderConfig, network: decoder.Params, kind: Kind | None, layout: Layout
+) -> tuple[decoder.Params, tuple[decoder.Params, ...]]:
+  """What `turned` makes: a layer keeps the sharding that its stack has, adapters merged."""
+  head, layers = jax.eval_shape(functools.partial(turned, model, quantized=kind), network)
+  axes = quantized_axes(model) if kind else decoder.logical_axes(model)
+  inner = functools.partial(
+    jax.tree.map, lambda names: names[1:], is_leaf=lambda x: isinstance(x, tuple)
+  )
   stacks = [name for name, count in model.stacks.items() for _ in range(count)]
-
-  def one(x, stacked):
-    spec = PartitionSpec(*stacked.sharding.spec[1:])
-    return sharded_shape(x, NamedSharding(stacked.sharding.mesh, spec))
-
   placed = tuple(
-    jax.tree.map(one, layer, start[stack]) for stack, layer in zip(stacks, layers, strict=True)
+    layout.abstract(layer, inner(axes[stack])) for stack, layer in zip(stacks, layers, strict=True)
   )
-  like = {name: start[name] for name in head}
-  return jax.tree.map(lambda x, y: sharded_shape(x, y.sharding), head, like), placed
+  return layout.abstract(head, {name: axes[name] for name in head}), placed
 
 
 def policy_batch(setup: Setup) -> PolicyBatch:
   """A micro-batch of the policy as `train` makes it."""
   e = setup.experiment
-  batch = policy_batches(_one_episode(e), e.rl, e.pack, e.policy.max_new_tokens)[0]
+  batch = policy_batches(_one_episode(setup), e.rl, e.pack, e.policy.max_new_tokens)[0]
   return setup.layout.abstract_rows(batch)
 
 
@@ -142,12 +180,16 @@ def value_batch(setup: Setup, layout: Layout) -> ValueBatch:
   """A micro-batch of the critic as `train` makes it."""
   e = setup.experiment
   return layout.abstract_rows(
-    value_batches(_one_episode(e), e.rl, e.pack, e.policy.max_new_tokens)[0]
+    value_batches(_one_episode(setup), e.rl, e.pack, e.policy.max_new_tokens)[0]
   )
 
 
-def _one_episode(e: Experiment) -> Batch:
+def _one_episode(setup: Setup) -> Batch:
   """The smallest batch: packing pads it to a micro-batch, whatever it holds."""
+  e, model = setup.experiment, setup.model
+  routes = None
+  if e.rl.router_replay:
+    routes = np.zeros((2, *decode.routes_shape(model)), decode.route_dtype(model))
   trajectory = Trajectory(
     tokens=np.zeros(2, np.int32),
     action_mask=np.asarray([False, True]),
@@ -160,6 +202,7 @@ def _one_episode(e: Experiment) -> Batch:
     rewards={"": 1.0},
     outcome=Outcome.SCORED,
     finish_reason=FinishReason.STOP,
+    routes=routes,
   )
   value, rl = [np.ones(1, np.float32)], e.rl
   needs_old = not rl.single_update or rl.objective.old_policy == "sampler"

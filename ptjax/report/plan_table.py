@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ptjax.planning.compiler import Compiled
+from ptjax.planning.confirm import Longest
 from ptjax.planning.memory import Live
 from ptjax.planning.plan import Plan
 from ptjax.planning.search import Candidate
@@ -134,10 +135,19 @@ def times(plan: Plan) -> Table:
   return table
 
 
-def context_line(length: int, topology: Topology) -> str:
-  if not length:
-    return f"no context fits {topology.name}, by estimate"
-  return f"the longest context that fits {topology.name}: {length:,} tokens, by estimate"
+def context_lines(estimated: int, longest: Longest | None, topology: Topology) -> list[str]:
+  """The longest context by estimate, and as compiled where that was asked for."""
+  lines = [
+    f"the longest context that fits {topology.name}: {estimated:,} tokens, by estimate"
+    if estimated
+    else f"no context fits {topology.name}, by estimate"
+  ]
+  if longest is not None and longest.plan is not None:
+    refused = "" if longest.refused is None else f"; {longest.refused:,} do not"
+    lines.append(f"compiled: {longest.length:,} tokens fit, {peak_word(longest.plan)}{refused}")
+  elif longest is not None and estimated:
+    lines.append("compiled: none of those that were tried fits")
+  return lines
 
 
 def estimate_lines(live: Live, hbm: float) -> list[str]:
@@ -149,12 +159,21 @@ def estimate_lines(live: Live, hbm: float) -> list[str]:
   ]
 
 
-def search_lines(found: Sequence[Candidate], hbm: float) -> list[str]:
-  """The candidates of a search, best first; times and memory are by formula."""
+def search_lines(found: Sequence[Candidate], plans: Sequence[Plan], hbm: float) -> list[str]:
+  """The candidates of a search, best first; times are by formula, and so is memory but for those
+  first ones that have a compiled plan."""
   if not found:
     return ["nothing that was tried fits, by estimate; use a larger slice"]
+  compiled = [f"compiled {peak_word(plan)}" for plan in plans] + [""] * len(found)
   return [
-    f"{i:2}  {seconds(c.seconds):>10}  {gib(c.live.total):>7} of {gib(hbm)} GiB  "
+    f"{i:2}  {seconds(c.seconds):>10}  {gib(c.live.total):>7} of {gib(hbm)} GiB  {word:24}"
     + " ".join(f"--config.{key}={value}" for key, value in c.changes.items())
-    for i, c in enumerate(found, start=1)
+    for i, (c, word) in enumerate(zip(found, compiled, strict=False), start=1)
   ]
+
+
+def peak_word(plan: Plan) -> str:
+  """What the compiler says of the fullest program."""
+  if plan.fits and plan.peak is not None:
+    return f"{gib(plan.peak.total)}, fits"
+  return "does not fit"

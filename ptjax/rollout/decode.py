@@ -137,7 +137,7 @@ def decode_chunk(
     jnp.zeros((rows, num_steps), jnp.int32),
     jnp.zeros((rows, num_steps), jnp.float32),
     jnp.zeros(rows, jnp.int32),
-    jnp.zeros((rows, num_steps, *_routes_shape(config)), route_dtype(config)) if record else None,
+    jnp.zeros((rows, num_steps, *routes_shape(config)), route_dtype(config)) if record else None,
   )
 
   def unfinished(carry):
@@ -170,7 +170,7 @@ def decode_chunk(
   return cache, slots, chunk
 
 
-def _routes_shape(config: DecoderConfig) -> tuple[int, int]:
+def routes_shape(config: DecoderConfig) -> tuple[int, int]:
   return config.stacks["layers"], config.experts.top_k
 
 

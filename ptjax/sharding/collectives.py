@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from jax.sharding import Mesh
 
-from ptjax.sharding.hlo import Instruction, computations, leaves, num_bytes, tuple_parts
+from ptjax.sharding.hlo import Instruction, Program, computations, leaves, num_bytes, trip_count
 from ptjax.sharding.replica_groups import groups_of
 
 KINDS = (
@@ -33,6 +33,8 @@ class Collective:
     kind: one of `KINDS`.
     axes: mesh axes along which the devices of a group differ, in the mesh's order; () where every
       device is alone in its group.
+    over_slices: whether some group has devices of several TPU slices, and so uses the network
+      between them (DCN).
     group: devices of a group; 2 of a permute, which sends from one to one.
     shapes: (dtype, shape) of its results on one device.
     result_bytes: of these results.
@@ -43,6 +45,7 @@ class Collective:
 
   kind: str
   axes: tuple[str, ...]
+  over_slices: bool
   group: int
   shapes: tuple[tuple[str, tuple[int, ...]], ...]
   result_bytes: int
@@ -79,11 +82,13 @@ class Total:
   wire_bytes: int = 0
 
 
-def collectives(text: str, mesh: Mesh, *, unknown_trips: int | None = None) -> list[Collective]:
+def collectives(
+  program: str | Program, mesh: Mesh, *, unknown_trips: int | None = None
+) -> list[Collective]:
   """The collectives of a compiled program, in the order of its text.
 
   Args:
-    text: `jax.stages.Compiled.as_text()`.
+    program: `jax.stages.Compiled.as_text()`, or the computations in it.
     mesh: that the program was compiled for.
     unknown_trips: taken for loops whose number of iterations the compiler does not state. All
       branches of a conditional count, an upper bound.
@@ -92,7 +97,8 @@ def collectives(text: str, mesh: Mesh, *, unknown_trips: int | None = None) -> l
     ValueError: replica groups in a form that is not known here, or a loop of unknown length around
       a collective without `unknown_trips`.
   """
-  program = computations(text)
+  if isinstance(program, str):
+    program = computations(program)
   times = _executions(program, unknown_trips)
   found = []
   for computation, instructions in program.items():
@@ -121,22 +127,24 @@ def totals(found: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], Tot
   return dict(sorted(sums.items()))
 
 
-def _executions(program: dict[str, list[Instruction]], unknown_trips: int | None) -> dict[str, int]:
+def _executions(program: Program, unknown_trips: int | None) -> dict[str, int]:
   """How often each computation runs. A computation stands in the text above those that call it."""
   holds = {name for name, body in program.items() if any(i.opcode.startswith(KINDS) for i in body)}
   for name, body in program.items():  # callees come first, so one pass is enough
     if any(holds.intersection(i.called) for i in body):
       holds.add(name)
   times = dict.fromkeys(program, 0)
-  times[next(reversed(program))] = 1  # the entry is the last
-  for name in reversed(program):
+  upwards = list(program)[::-1]
+  times[upwards[0]] = 1  # the entry is the last
+  for name in upwards:
     for instruction in program[name] if times[name] else ():
       inside = holds.intersection(instruction.called)
       if not inside:
         continue
       trips = 1
       if instruction.opcode == "while":
-        trips = instruction.trip_count if instruction.trip_count is not None else unknown_trips
+        known = trip_count(program, instruction)
+        trips = unknown_trips if known is None else known
         if trips is None:
           raise ValueError(
             f"the compiler does not say how often the loop {instruction.name!r} runs, which holds "
@@ -150,10 +158,8 @@ def _executions(program: dict[str, list[Instruction]], unknown_trips: int | None
 def _collective(
   instruction: Instruction, kind: str, computation: str, mesh: Mesh, times: int
 ) -> Collective:
-  result = instruction.result
-  if instruction.opcode.endswith("-start") and kind != "all-reduce":
-    result = tuple_parts(result)[1]  # (operands, results, ...)
-  shapes = tuple(leaves(result))
+  # Alone among them, a started all-reduce gives its results only.
+  shapes = tuple(leaves(instruction.result if kind == "all-reduce" else instruction.made))
   groups, is_permute = groups_of(instruction.attributes, mesh.size)
   size, size_bytes = len(groups[0]), num_bytes(shapes)
   if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):
@@ -162,6 +168,7 @@ def _collective(
   return Collective(
     kind=kind,
     axes=_varying(groups, mesh),
+    over_slices=_over_slices(groups, mesh),
     group=2 if is_permute else size,
     shapes=shapes,
     result_bytes=size_bytes,
@@ -180,3 +187,8 @@ def _varying(groups: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
     for name, places in zip(mesh.axis_names, np.unravel_index(groups, sizes), strict=True)
     if (places != places[:, :1]).any()
   )
+
+
+def _over_slices(groups: np.ndarray, mesh: Mesh) -> bool:
+  slices = np.asarray([getattr(device, "slice_index", 0) for device in mesh.devices.flat])[groups]
+  return bool((slices != slices[:, :1]).any())

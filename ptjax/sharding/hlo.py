@@ -1,8 +1,9 @@
 """The little of HLO text that an account of a program needs: computations and instructions."""
 
 import dataclasses
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 _HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _CALLS = re.compile(
@@ -11,7 +12,11 @@ _CALLS = re.compile(
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
-_LEAF = re.compile(r"([a-z]\w*)\[([\d,<=]*)\]")
+_LEAF = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](\{[^{}]*\})?")
+_NAME = re.compile(r"%([\w.\-]+)")
+_CONDITION = re.compile(r"condition=%([\w.\-]+)")
+_COUNT = re.compile(r"(\d+)\)")
+_ON_CHIP = re.compile(r"S\([1-9]")  # a memory space that is not HBM
 _BITS = re.compile(r"[a-z]+(\d+)")
 
 
@@ -41,9 +46,30 @@ class Instruction:
 
   @property
   def trip_count(self) -> int | None:
-    """Iterations of a loop, where the compiler knows them."""
+    """Iterations of a loop, where the compiler states them."""
     found = _TRIPS.search(self.attributes)
     return int(found[1]) if found else None
+
+  @functools.cached_property
+  def operands(self) -> tuple[str, ...]:
+    """Names of the instructions whose results it takes."""
+    return tuple(_NAME.findall(self.attributes[: _closing("(" + self.attributes)]))
+
+  @functools.cached_property
+  def made(self) -> str:
+    """Type of what it makes. A started one also names its operands: (result, operand, flags) of a
+    copy, (operands, results, flags) of a collective."""
+    if not self.opcode.endswith("-start") or not self.result.startswith("("):
+      return self.result
+    parts = tuple_parts(self.result)
+    return parts[min(self.opcode != "copy-start", len(parts) - 1)]
+
+  @functools.cached_property
+  def hbm_bytes(self) -> int:
+    """Bytes of what it makes that lie in HBM."""
+    return sum(
+      num_bytes((leaf,)) for leaf, layout in _laid_out(self.made) if not _ON_CHIP.search(layout)
+    )
 
   @property
   def op_name(self) -> str:
@@ -52,8 +78,13 @@ class Instruction:
     return found[1] if found else ""
 
 
-def computations(text: str) -> dict[str, list[Instruction]]:
+Program = Mapping[str, Sequence[Instruction]]
+
+
+def computations(text: str) -> Program:
   """The instructions of each computation, callees before their callers and the entry last.
+
+  Of a scheduled program they are in the order of the schedule.
 
   Raises:
     ValueError: the text holds no computation.
@@ -70,6 +101,24 @@ def computations(text: str) -> dict[str, list[Instruction]]:
   if not program:
     raise ValueError("no computation in the text; pass what Compiled.as_text() returns")
   return program
+
+
+def trip_count(program: Program, loop: Instruction) -> int | None:
+  """Iterations of a loop: as the compiler states, else the bound that its counter is compared with.
+
+  None where there is neither.
+  """
+  if loop.trip_count is not None:
+    return loop.trip_count
+  condition = _CONDITION.search(loop.attributes)
+  bounds = [
+    int(count[1])
+    for line in (program[condition[1]] if condition else ())
+    if line.opcode == "constant"
+    and line.result.startswith(("s32[]", "u32[]"))
+    and (count := _COUNT.match(line.attributes))
+  ]
+  return max(bounds, default=None)
 
 
 def _instruction(line: str) -> Instruction:
@@ -103,8 +152,13 @@ def tuple_parts(result: str) -> list[str]:
 
 def leaves(result: str) -> Iterator[tuple[str, tuple[int, ...]]]:
   """(dtype, shape) of each array in a type."""
-  for dtype, sizes in _LEAF.findall(result):
-    yield dtype, tuple(int(n) for n in sizes.replace("<=", "").split(",") if n)
+  yield from (leaf for leaf, _ in _laid_out(result))
+
+
+def _laid_out(result: str) -> Iterator[tuple[tuple[str, tuple[int, ...]], str]]:
+  """The same with the layout of each as text."""
+  for dtype, sizes, layout in _LEAF.findall(result):
+    yield (dtype, tuple(int(n) for n in sizes.replace("<=", "").split(",") if n)), layout
 
 
 def num_bytes(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> int:

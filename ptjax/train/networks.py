@@ -152,14 +152,27 @@ class Trainer:
 
   def lowering(self, state: TrainState, batch: Any) -> dict[str, Callable[[], jax.stages.Lowered]]:
     """What lowers the programs of `update` for abstract arguments: the gradient of a micro-batch
-    and the update."""
+    and the update; with a router, what measures the load of a micro-batch too."""
+    network = self.network(state.params)
     grads = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), state.params
     )
-    return {
-      "gradient": lambda: self._gradient(state.params).lower(state.params, batch),
+    programs = {
+      "gradient": lambda: self._lower_gradient(state.params, batch, *whole),
       "apply": lambda: self._apply.lower(state, grads),
     }
+    whole: tuple = ()
+    if self._router is not None:
+      measure: Any = self._router.measure
+      whole = (jax.eval_shape(measure, network, batch),)
+      programs["load"] = lambda: measure.lower(network, batch)
+    return programs
+
+  def _lower_gradient(self, params: Params, *batch: Any) -> jax.stages.Lowered:
+    gradient = self._gradient(params)
+    if self.frozen is None:
+      return gradient.lower(params, *batch)
+    return gradient.func.lower(self.frozen.base, params, *batch)
 
   def _gradient(self, params: Params) -> Any:
     """The compiled gradient of a micro-batch, which lies where the parameters lie: left to

@@ -61,8 +61,15 @@ def critic_at_start(
   return layout.place(params, axes)
 
 
-def build_critic(e: Experiment, model: DecoderConfig, mesh: Mesh, start: Params) -> Critic | None:
+def build_critic(
+  e: Experiment, model: DecoderConfig, mesh: Mesh, start: Params, at_start=critic_at_start
+) -> Critic | None:
   """The live parts of the critic; None without one. With adapters, `start` is their base.
+
+  Args:
+    e, model, mesh: of the run.
+    start: the policy at update 0.
+    at_start: as `critic_at_start`: what makes the critic of it, or its shapes.
 
   Raises:
     ValueError: it has more layers than the policy that it starts from.
@@ -82,7 +89,7 @@ def build_critic(e: Experiment, model: DecoderConfig, mesh: Mesh, start: Params)
   num_updates = e.rl.num_steps * e.rl.epochs * e.rl.minibatches
   frozen = None
   if e.critic.lora is not None:
-    params = critic_at_start(e.critic, trunk, layout, start)
+    params = at_start(e.critic, trunk, layout, start)
     frozen = adapters.trunk_frozen(params, e.critic.lora)
   trainer = Trainer(loss, e.critic.optimizer, num_updates, frozen)
   return Critic(e.critic, trainer, layout, trunk)

@@ -6,7 +6,6 @@ import importlib.util
 import pytest
 from plan_toys import SHAPE, TOPOLOGY, toy
 
-from ptjax.models.lora import LoraConfig
 from ptjax.models.presets import preset
 from ptjax.planning import flops
 from ptjax.planning.collectives import Traffic
@@ -48,13 +47,6 @@ def test_remat_computes_the_forward_pass_again():
   full, none = (dataclasses.replace(SHAPE, remat=r) for r in ("full", "none"))
   once = flops.forward(SHAPE, 4, 128)
   assert flops.gradient(full, e) - flops.gradient(none, e) == once
-
-
-@compiler
-def test_adapters_are_refused():
-  model = dataclasses.replace(toy().model, lora=LoraConfig())
-  with pytest.raises(ValueError, match=r"lora"):
-    set_up(toy(model=model), SHAPE, parse_topology(TOPOLOGY).devices())
 
 
 @compiler

@@ -163,6 +163,18 @@ def test_types():
   assert num_bytes((("f8e4m3fn", (3,)),)) == 3
 
 
+def test_what_an_instruction_makes_and_takes():
+  (_, (p, r, _), _, (_, f, g, h, j, _)) = computations(TPU).values()
+  assert (p.hbm_bytes, r.hbm_bytes) == (0, 64)  # S(1) is memory on the chip
+  assert (f.operands, g.operands, h.operands) == (("x",), ("f",), ("g",))
+  assert (g.made, j.made) == ("bf16[4,4]{1,0}", "f32[4]{0}")
+  copy = (
+    "ENTRY %m (a: f32[4]) -> f32[4] {\n  %c = (f32[4]{0}, f32[4]{0:S(1)}, u32[]) copy-start(%a)"
+  )
+  ((started,),) = computations(copy).values()
+  assert (started.made, started.hbm_bytes) == ("f32[4]{0}", 16)
+
+
 def test_text_without_a_program():
   with pytest.raises(ValueError, match="no computation in the text"):
     computations("jit(f)")

@@ -1,11 +1,14 @@
-"""The text of a compiled program: bytes, loops, groups of devices, what is alive."""
+"""The text of a program compiled for a TPU: loops, groups of devices, what is alive."""
 
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from ptjax.planning import collectives, hlo, liveness
+from ptjax.planning import liveness
+from ptjax.planning.collectives import traffic
+from ptjax.sharding.collectives import collectives
+from ptjax.sharding.hlo import computations
 
 TEXT = """HloModule jit_f, is_scheduled=true
 
@@ -53,31 +56,32 @@ def mesh() -> Mesh:
   ],
 )
 def test_a_collective_in_a_loop_counts_as_often_as_it_runs(groups, axes, size):
-  (flow,) = collectives.traffic(hlo.parse(TEXT.replace("GROUPS", groups)), mesh())
+  (flow,) = traffic(collectives(TEXT.replace("GROUPS", groups), mesh()))
   assert (flow.kind, flow.axes, flow.count, flow.dcn) == ("all-reduce", axes, 5, False)
   assert flow.sent == 5 * 2 * (size - 1) / size * 1024
 
 
 def test_a_group_of_one_sends_nothing():
   text = TEXT.replace("GROUPS", "{{0},{1},{2},{3},{4},{5},{6},{7}}")
-  assert collectives.traffic(hlo.parse(text), mesh()) == []
+  assert traffic(collectives(text, mesh())) == []
 
 
 def test_what_is_alive_at_the_peak():
   """The array that enters the loop, what the body makes beside it; nothing of the chip's own
   memory, and the loop's result is its input's memory."""
-  live = liveness.temporaries(hlo.parse(TEXT.replace("GROUPS", "[2,4]<=[8]")))
+  live = liveness.temporaries(computations(TEXT.replace("GROUPS", "[2,4]<=[8]")))
   assert [(b.shape, b.nbytes) for b in live] == [("f32[1024]", 4096), ("f32[256]", 1024)]
 
 
-@pytest.mark.parametrize(
-  ("shape", "nbytes"),
-  [("bf16[2,3]{1,0}", 12), ("(f32[4], s32[], pred[8])", 28), ("f8e4m3fn[16]", 16), ("u32[]", 4)],
-)
-def test_bytes_of_types(shape, nbytes):
-  assert hlo.array_bytes(shape) == nbytes
+def test_groups_that_reach_over_slices():
+  class Chip:
+    def __init__(self, number):
+      self.id, self.slice_index = number, number // 4
 
-
-def test_text_that_is_no_program_is_refused():
-  with pytest.raises(ValueError, match="no entry"):
-    hlo.parse("HloModule x")
+  slices = Mesh(np.asarray([Chip(i) for i in range(8)]).reshape(2, 4), ("replica", "fsdp"))
+  for groups, axes, dcn in (
+    ("{{0,1,2,3},{4,5,6,7}}", ("fsdp",), False),
+    ("[4,2]<=[2,4]T(1,0)", ("replica",), True),
+  ):
+    (flow,) = traffic(collectives(TEXT.replace("GROUPS", groups), slices))
+    assert (flow.axes, flow.dcn) == (axes, dcn)
