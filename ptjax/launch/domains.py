@@ -185,7 +185,7 @@ def _first_fault(report: "Admission") -> str:
   if report.admitted:
     return ""
   first = report.findings[0]
-  return f"{first.split} task {first.seed}, {first.response[:40]!r}: {first.fault}"
+  return f"{first.split} task {first.seed}, {str(first.answer)[:40]!r}: {first.fault}"
 
 
 async def _play(domain: "Domain", seed: int, split) -> int:
