@@ -96,6 +96,9 @@ async def admit(domain: Domain, seeds: Sequence[int], services: Services) -> lis
     (domain.make_task(s, split), domain.make_task(s, split)) for split in SPLITS for s in seeds
   ]
   for task, again in made:
+    if task.domain != domain.name:
+      fault = f"the task says it is of domain {task.domain!r}, which a run would not find"
+      findings.append(Finding(task.split, task.seed, "", fault))
     if task != again:
       fault = "the same seed made two different tasks"
       findings.append(Finding(task.split, task.seed, "", fault))
