@@ -18,7 +18,11 @@ from sandbox_runner.images import describe
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("ptjax", "sandbox_runner")
-SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+DATA = ROOT / "ptjax" / "domains" / "terminal_tasks"
+"""Task folders: what lies there is data, whatever its suffix."""
+SOURCES = sorted(
+  path for name in PACKAGES for path in (ROOT / name).rglob("*.py") if not path.is_relative_to(DATA)
+)
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 LOCKS = sorted((ROOT / "constraints").glob("py*.txt"))
@@ -95,9 +99,11 @@ def test_packages_hold_only_python_and_package_data():
     for package, patterns in setup["options.package_data"].items()
     for pattern in patterns.split()
     for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    if path.is_file()
   }
   files = (path for name in PACKAGES for path in (ROOT / name).rglob("*") if path.is_file())
-  others = {relative(p) for p in files if p.suffix != ".py" and "__pycache__" not in p.parts}
+  files = (p for p in files if "__pycache__" not in p.parts)
+  others = {relative(p) for p in files if p.suffix != ".py" or p.is_relative_to(DATA)}
   assert others == data
 
 

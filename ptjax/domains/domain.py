@@ -7,6 +7,8 @@ from ptjax.core.types import FinishReason, Outcome
 from ptjax.envs import single_turn
 from ptjax.envs.context import Episodic
 from ptjax.envs.environment import Budget, Ending, Episode, Play, Services, Split, Task
+from ptjax.envs.scripted import Answer, ScriptedPolicy, say
+from ptjax.envs.tool_formats import HERMES, ToolFormat
 from ptjax.rewards import tree
 from ptjax.rewards.failures import InfraFailure, ScoringFailure
 
@@ -21,11 +23,11 @@ class Domain:
     license: SPDX expression of the tasks' licence.
     source: where the tasks come from.
     make_task: `(seed, split) -> Task`, deterministic; splits are disjoint by content.
-    rewards: scores the response of an episode.
+    rewards: scores the response of an episode, or all of its turns (`tree.EpisodeLeaf`).
     passed: the yes/no verdict from the values of the reward tree by path.
-    oracle: `task -> response` that earns full reward; admission checks it.
-    attacks: responses that try to cheat; admission checks that they earn nothing on the
-      domain node.
+    oracle: `task -> answer` that earns full reward; admission checks it. An answer is a response,
+      or where episodes have several turns what each of them says: a text or a call of a tool.
+    attacks: answers that try to cheat; admission checks that they earn nothing on the domain node.
     play: runs an episode.
     sandboxed: whether its environment or its grader runs programs; sandboxes start only then.
     image: what those sandboxes hold, see `sandbox_runner.images`; "" for the host's Python.
@@ -40,8 +42,8 @@ class Domain:
   make_task: Callable[[int, Split], Task]
   rewards: tree.RewardTree
   passed: Callable[[Mapping[str, float]], bool]
-  oracle: Callable[[Task], str]
-  attacks: tuple[str, ...] = ()
+  oracle: Callable[[Task], Answer]
+  attacks: tuple[Answer, ...] = ()
   play: Play = single_turn.play
   sandboxed: bool = False
   image: str = ""
@@ -93,7 +95,7 @@ async def grade(domain: Domain, task: Task, episode: Episode, services: Services
   if truncated and not domain.score_truncated:
     met = "the length limit" if episode.ending is Ending.DONE else f"its limit of {episode.ending}"
     return Grade(Outcome.TRUNCATED, {}, detail=f"the answer met {met}")
-  graded = await grade_response(domain, task, episode.response, services)
+  graded = await _evaluate(domain, task, episode, services)
   if graded.outcome is Outcome.SCORED and truncated:
     return dataclasses.replace(graded, outcome=Outcome.TRUNCATED)
   return graded
@@ -101,8 +103,35 @@ async def grade(domain: Domain, task: Task, episode: Episode, services: Services
 
 async def grade_response(domain: Domain, task: Task, response: str, services: Services) -> Grade:
   """Grades a bare response as if the policy had stopped by itself."""
+  return await _evaluate(domain, task, response, services)
+
+
+async def play_answer(
+  domain: Domain, task: Task, answer: Answer, services: Services, form: ToolFormat = HERMES
+) -> Episode:
+  """The episode of a policy that gives this answer, turn by turn, and then says nothing.
+
+  Raises:
+    ValueError: an answer of several turns in a domain of one, or calls of tools that it lacks.
+  """
+  specs = [tool.spec for tool in domain.play.tools] if isinstance(domain.play, Episodic) else []
+  if domain.budget is None and not isinstance(answer, str):
+    raise ValueError(
+      f"episodes of domain {domain.name} have one turn, the answer has {len(answer)}; give a text"
+    )
+  return await domain.play(task, ScriptedPolicy(say(answer, form, specs), form), services)
+
+
+async def grade_answer(domain: Domain, task: Task, answer: Answer, services: Services) -> Grade:
+  """Grades a response, or plays and grades an answer where episodes have several turns."""
+  if isinstance(answer, str) and not isinstance(domain.play, Episodic):
+    return await grade_response(domain, task, answer, services)
+  return await grade(domain, task, await play_answer(domain, task, answer, services), services)
+
+
+async def _evaluate(domain: Domain, task: Task, answer: str | Episode, services: Services) -> Grade:
   try:
-    scores = await tree.evaluate(domain.rewards, task, response, services)
+    scores = await tree.evaluate(domain.rewards, task, answer, services)
   except ScoringFailure as failure:
     return _failed(failure, {})
   if scores.failure is not None:

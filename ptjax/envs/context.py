@@ -172,6 +172,8 @@ class Context:
       calls=dict(self._calls),
       artifacts=self.artifacts,
       tool_s=self._tool_s,
+      tool_format=self._policy.tool_format.name,
+      reasoning_open=self._reasoning_open,
     )
 
   @property

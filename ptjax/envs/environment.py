@@ -167,6 +167,9 @@ class Episode:
       `tools.CallError`.
     artifacts: what the environment leaves for the graders.
     tool_s: seconds spent in tools.
+    tool_format: name of the format of its calls, see `tool_formats.FORMATS`; "" for one turn.
+    reasoning_open: the prompt has opened the reasoning of each turn, so that its text has no
+      `<think>` of its own.
   """
 
   tokens: np.ndarray
@@ -183,6 +186,8 @@ class Episode:
   calls: Mapping[str, int] = dataclasses.field(default_factory=dict)
   artifacts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   tool_s: float = 0.0
+  tool_format: str = ""
+  reasoning_open: bool = False
 
   @property
   def response(self) -> str:

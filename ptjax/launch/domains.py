@@ -1,4 +1,4 @@
-"""Lists the domains that a run can train on, shows their tasks, admits them, or plays them."""
+"""Lists the domains that a run can train on, shows their tasks, admits, plays or replays them."""
 
 import argparse
 import asyncio
@@ -6,30 +6,34 @@ import contextlib
 import dataclasses
 import fnmatch
 import json
-import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from ptjax.launch import domains_play
+
 if TYPE_CHECKING:
   from ptjax.domains.admission import Admission
   from ptjax.domains.domain import Domain
-  from ptjax.envs.environment import Services, Task
+  from ptjax.envs.environment import Services
 
 NAME = "domains"
-HELP = "list, sample, admit or play the domains that a run can train on"
+HELP = "list, sample, admit, play or replay the domains that a run can train on"
 EPILOG = """\
 examples:
   python -m ptjax.launch domains
   python -m ptjax.launch domains 'reasoning/*sudoku*' --sample 2
   python -m ptjax.launch domains reasoning/maze@2 --play
+  python -m ptjax.launch domains terminal/access_log --play --record played.jsonl
+  python -m ptjax.launch domains --replay played.jsonl
   python -m ptjax.launch domains 'reasoning/*' --admit --json
   python -m ptjax.launch domains chess --module my_lab.chess --admit
 
-exit status: 1 where --admit has found a fault.
+exit status: 1 where --admit has found a fault, or --replay a difference.
 """
 
 
@@ -42,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   how.add_argument("--sample", type=int, metavar="N", help="show N tasks with a right answer each")
   how.add_argument("--admit", action="store_true", help="the suite before training")
   how.add_argument("--play", action="store_true", help="answer a task yourself, and be graded")
+  how.add_argument(
+    "--replay", type=Path, metavar="FILE", help="play transcripts again, and compare what is shown"
+  )
+  parser.add_argument("--record", type=Path, metavar="FILE", help="append what --play has played")
   parser.add_argument("--seed", type=int, default=0, help="of the first task")
   parser.add_argument("--split", choices=("train", "heldout"), default="train")
   parser.add_argument("--tasks", type=int, default=6, help="of each split, for --admit [6]")
@@ -53,11 +61,15 @@ def run(args: argparse.Namespace) -> int:
     raise ValueError(f"--sample {args.sample} must be at least 1")
   if args.tasks < 1:
     raise ValueError(f"--tasks {args.tasks} must be at least 1")
+  if args.record and not args.play:
+    raise ValueError("--record writes down what --play plays; add --play")
+  if args.replay:
+    return asyncio.run(_replay(args.replay, args.names, args.module, args.json))
   builders = chosen(args.names, args.module)
   if args.admit:
     return asyncio.run(_admit(builders, range(args.seed, args.seed + args.tasks), args.json))
   if args.play:
-    return asyncio.run(_play(_one(builders), args.seed, args.split))
+    return asyncio.run(_play(_one(builders), args.seed, args.split, args.record))
   if args.sample is not None:
     _sample(builders, range(args.seed, args.seed + args.sample), args.split, args.json)
     return 0
@@ -93,16 +105,20 @@ def _one(builders: "dict[str, Callable[[], Domain]]") -> "Domain":
 
 
 @contextlib.asynccontextmanager
-async def _services(domains: "Iterable[Domain]") -> "AsyncIterator[Services]":
-  """A pool of sandboxes only where one of them runs programs."""
+async def _services(domains: "Iterable[Domain]") -> "AsyncGenerator[Services]":
+  """Pools of sandboxes, one an image, only where one of them runs programs."""
   from ptjax.envs.environment import Services
   from sandbox_runner import Pool, PoolConfig
+  from sandbox_runner.images import limits_of
 
-  if not any(domain.sandboxed for domain in domains):
-    yield Services()
-    return
-  async with Pool(PoolConfig(size=2)) as pool:
-    yield Services(pool)
+  pools: dict[str, Pool] = {}
+  async with contextlib.AsyncExitStack() as stack:
+    for image in sorted({domain.image for domain in domains if domain.sandboxed}):
+      config = (
+        PoolConfig(size=2, image=image, limits=limits_of(image)) if image else PoolConfig(size=2)
+      )
+      pools[image] = await stack.enter_async_context(Pool(config))
+    yield Services(pools.get(""), {image: pool for image, pool in pools.items() if image})
 
 
 def _list(builders, as_json: bool) -> None:
@@ -136,7 +152,7 @@ def _sample(builders, seeds: range, split, as_json: bool) -> None:
           "seed": seed,
           "split": split,
           "messages": [dict(m) for m in task.messages],
-          "right": domain.oracle(task),
+          "right": _right(domain, task),
         }
       )
   if as_json:
@@ -146,7 +162,20 @@ def _sample(builders, seeds: range, split, as_json: bool) -> None:
     print(f"== {item['domain']}, seed {item['seed']}, {split}")
     for message in item["messages"]:
       print(f"[{message['role']}] {message['content']}")
-    print(f"[right] {item['right']}\n")
+    for turn in item["right"] if isinstance(item["right"], list) else [item["right"]]:
+      print(f"[right] {turn}")
+    print()
+
+
+def _right(domain: "Domain", task) -> str | list[str]:
+  """The right answer: a text, or that of each turn as a model of the usual format writes it."""
+  from ptjax.envs.context import Episodic
+  from ptjax.envs.scripted import say
+  from ptjax.envs.tool_formats import FENCED
+
+  answer = domain.oracle(task)
+  tools = domain.play.tools if isinstance(domain.play, Episodic) else ()
+  return answer if isinstance(answer, str) else say(answer, FENCED, [t.spec for t in tools])
 
 
 async def _admit(builders, seeds: range, as_json: bool) -> int:
@@ -185,20 +214,24 @@ def _first_fault(report: "Admission") -> str:
   if report.admitted:
     return ""
   first = report.findings[0]
-  return f"{first.split} task {first.seed}, {first.response[:40]!r}: {first.fault}"
+  return f"{first.split} task {first.seed}, {str(first.answer)[:40]!r}: {first.fault}"
 
 
-async def _play(domain: "Domain", seed: int, split) -> int:
-  from ptjax.domains.domain import grade_response
-
-  task: Task = domain.make_task(seed, split)
-  for message in task.messages:
-    print(f"[{message['role']}] {message['content']}")
-  print("[your answer, then end of input (Ctrl-D)]", flush=True)
-  response = (await asyncio.to_thread(sys.stdin.read)).removesuffix("\n")
+async def _play(domain: "Domain", seed: int, split, record: Path | None) -> int:
   async with _services([domain]) as services:
-    grade = await grade_response(domain, task, response, services)
-  for path, value in grade.rewards.items():
-    print(f"{path or 'reward':24} {value:.3f}")
-  print(f"{grade.outcome}, {'passed' if grade.passed else 'not passed'} {grade.detail}".rstrip())
+    await domains_play.play(domain, domain.make_task(seed, split), services, record)
   return 0
+
+
+async def _replay(path: Path, names: Iterable[str], module: str | None, as_json: bool) -> int:
+  from ptjax.domains import catalog
+  from ptjax.domains.replay import read_records
+
+  records = read_records(path)
+  if names:
+    records = [r for r in records if any(fnmatch.fnmatch(r["domain"], name) for name in names)]
+  if not records:
+    raise ValueError(f"--replay {path}: no record of several turns, or none of the domains named")
+  domains = {r["domain"]: catalog.builder(r["domain"], module)() for r in records}
+  async with _services(domains.values()) as services:
+    return await domains_play.replay(records, domains, services, as_json)

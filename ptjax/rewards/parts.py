@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ptjax.rewards.tree import Leaf, RewardTree
+from ptjax.rewards.tree import Node, RewardTree
 
 
 def root_parts(tree: RewardTree, rewards: Mapping[str, float]) -> list[tuple[float, float | None]]:
@@ -16,7 +16,7 @@ def root_parts(tree: RewardTree, rewards: Mapping[str, float]) -> list[tuple[flo
     rewards: values by path, the root's under "".
   """
   root = tree.root
-  if isinstance(root, Leaf):
+  if not isinstance(root, Node):
     return [(1.0, rewards[""])]
   values = [rewards.get(child.node.name) for child in root.children]
   if all(value is None for value in values):

@@ -3,7 +3,8 @@
 A leaf holds a grader; an inner node is the weighted mean of its children, behind optional
 gates. The rules (README of the golden cases, family rewards):
 
-  leaf    the grader's score; a score that is not finite or out of [low, high] is an error.
+  leaf    the grader's score; a score that is not finite or out of [low, high] is an error. An
+          `EpisodeLeaf` grades all turns of an episode and what it left, a `Leaf` the last turn.
   node    gates first, in order: a gate without a value leaves the node without one; a gate
           below its minimum makes the node `gate_value`, and nothing further is run. Then
           value = sum_i w_i * child_i. A child without a value leaves the node without one,
@@ -20,13 +21,14 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
-from ptjax.envs.environment import Services, Task
+from ptjax.envs.environment import Episode, Services, Task
 from ptjax.rewards.failures import InvalidScore, ScoringFailure, Unscorable
 
 WEIGHT_TOLERANCE = 1e-6
 
 Score = float | None
 Grader = Callable[[Task, str, Services], Score | Awaitable[Score]]
+EpisodeGrader = Callable[[Task, Episode, Services], Score | Awaitable[Score]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +46,29 @@ class Leaf:
   high: float = 1.0
 
   def __post_init__(self):
-    if not self.low <= self.high:
-      raise ValueError(f"range of {self.name} is empty: low {self.low}, high {self.high}")
+    _check_range(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeLeaf:
+  """A leaf whose grader gets the episode in place of the last response.
+
+  It sees what every turn said (`responses`), what each was shown (`observations`), how its calls
+  went (`calls`) and what the environment has kept (`artifacts`). Otherwise as `Leaf`.
+  """
+
+  name: str
+  grader: EpisodeGrader
+  low: float = 0.0
+  high: float = 1.0
+
+  def __post_init__(self):
+    _check_range(self)
+
+
+def _check_range(leaf: Leaf | EpisodeLeaf) -> None:
+  if not leaf.low <= leaf.high:
+    raise ValueError(f"range of {leaf.name} is empty: low {leaf.low}, high {leaf.high}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +76,7 @@ class Child:
   """A weighted child; an optional one may lack a value without harm to its parent."""
 
   weight: float
-  node: "Leaf | Node"
+  node: "Part"
   optional: bool = False
 
 
@@ -61,7 +84,7 @@ class Child:
 class Gate:
   """A condition `value >= minimum` that its parent must meet before its children count."""
 
-  node: "Leaf | Node"
+  node: "Part"
   minimum: float
 
 
@@ -93,6 +116,9 @@ class Node:
       )
 
 
+Part = Leaf | EpisodeLeaf | Node
+
+
 @dataclasses.dataclass(frozen=True)
 class RewardTree:
   """A root and the version under which its values are logged; a change of rewards bumps it."""
@@ -119,18 +145,18 @@ class Scores:
     return {path: value for path, value in self.values.items() if value is not None}
 
 
-def general_domain(general: Leaf | Node, domain: Leaf | Node, version: int = 1) -> RewardTree:
+def general_domain(general: Part, domain: Part, version: int = 1) -> RewardTree:
   """The default tree: 0.3 of the general node and 0.7 of the domain node."""
   return RewardTree(Node("reward", (Child(0.3, general), Child(0.7, domain))), version)
 
 
-def with_child(tree: RewardTree, node: Leaf | Node, weight: float) -> RewardTree:
+def with_child(tree: RewardTree, node: Part, weight: float) -> RewardTree:
   """The tree with one more child of its root, whose others share 1 - weight as before.
 
   Raises:
     ValueError: the root is a leaf: wrapped, its path would change.
   """
-  if isinstance(tree.root, Leaf):
+  if not isinstance(tree.root, Node):
     raise ValueError(
       f"the root {tree.root.name} of the reward tree is a leaf; make it the child of a Node"
     )
@@ -139,17 +165,29 @@ def with_child(tree: RewardTree, node: Leaf | Node, weight: float) -> RewardTree
   return dataclasses.replace(tree, root=root)
 
 
-async def evaluate(tree: RewardTree, task: Task, response: str, services: Services) -> Scores:
-  """Runs the graders and combines their scores; raises InvalidScore where one is at fault.
+async def evaluate(
+  tree: RewardTree, task: Task, answer: str | Episode, services: Services
+) -> Scores:
+  """Runs the graders and combines their scores.
+
+  Args:
+    tree: what to evaluate.
+    task: what was asked.
+    answer: the episode, or a bare response where no leaf looks at more.
+    services: of the graders.
+
+  Raises:
+    InvalidScore: a grader is at fault.
+    ValueError: a bare response for a leaf that grades episodes.
 
   Siblings run one after the other, which keeps the log in order: it is the episodes that
   overlap with each other.
   """
   values: dict[str, Score] = {}
 
-  async def leaf(node: Leaf, path: str) -> float | ScoringFailure:
+  async def leaf(node: Leaf | EpisodeLeaf, path: str) -> float | ScoringFailure:
     try:
-      score = node.grader(task, response, services)
+      score = _ask(node, task, answer, services)
       if inspect.isawaitable(score):
         score = await score
     except InvalidScore:
@@ -172,13 +210,24 @@ async def evaluate(tree: RewardTree, task: Task, response: str, services: Servic
     ]
     return _combine(results, path)
 
-  async def visit(node: Leaf | Node, path: str) -> float | ScoringFailure:
-    result = await (leaf(node, path) if isinstance(node, Leaf) else inner(node, path))
+  async def visit(node: Part, path: str) -> float | ScoringFailure:
+    result = await (inner(node, path) if isinstance(node, Node) else leaf(node, path))
     values[path] = None if isinstance(result, ScoringFailure) else result
     return result
 
   root = await visit(tree.root, "")
   return Scores(values, root if isinstance(root, ScoringFailure) else None)
+
+
+def _ask(node: Leaf | EpisodeLeaf, task: Task, answer: str | Episode, services: Services):
+  if isinstance(node, EpisodeLeaf):
+    if isinstance(answer, str):
+      raise ValueError(
+        f"leaf {node.name} grades episodes, and got a bare response; play the answer "
+        f"and grade its episode"
+      )
+    return node.grader(task, answer, services)
+  return node.grader(task, answer if isinstance(answer, str) else answer.response, services)
 
 
 def check_score(score: float, path: str, low: float, high: float) -> float:

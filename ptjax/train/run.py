@@ -12,6 +12,7 @@ from ptjax.algos.entropy import EntropyState
 from ptjax.checkpoint.manager import Checkpoints, check_kind, check_model
 from ptjax.core.config import config_hash
 from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize, write_jsonl
+from ptjax.domains.replay import recorded
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
@@ -136,7 +137,7 @@ class RunLog:
 
 def _sample(phase: str, step: int, played: Played) -> dict[str, Any]:
   task, grade = played.spec.task, played.grade
-  return {
+  record = {
     "phase": phase,
     "step": step,
     "domain": task.domain,
@@ -148,6 +149,8 @@ def _sample(phase: str, step: int, played: Played) -> dict[str, Any]:
     "outcome": str(grade.outcome),
     "finish_reason": str(played.episode.finish_reason),
   }
+  # What `domains --replay` reads.
+  return record | recorded(task, played.episode) if played.several_turns else record
 
 
 def measure(session: Session, state: RLState, log: RunLog, when: str, observer: Observer) -> None:

@@ -30,6 +30,10 @@ def faults(**changes):
   return {f.fault for f in asyncio.run(admission.admit(domain, [0], Services()))}
 
 
+def test_refuses_tasks_of_another_name():
+  assert any("of domain 'arithmetic', which a run" in fault for fault in faults(name="sums"))
+
+
 def test_refuses_an_oracle_that_fails():
   assert any("the oracle earns" in fault for fault in faults(oracle=lambda task: "?"))
 

@@ -16,8 +16,10 @@ from ptjax.envs.environment import Budget, Ending, Services
 from ptjax.experience.collect import EpisodeSpec, PolicyConfig, collect
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import init_params
+from ptjax.rewards import tree
 from ptjax.rollout.engine import Engine, EngineConfig
 from ptjax.train.telemetry import Stopwatch, rollout_metrics
+from sandbox_runner import Pool, PoolConfig
 
 MODEL = DecoderConfig(
   vocab_size=260, d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=24
@@ -81,6 +83,44 @@ def test_the_record_is_what_was_sampled(engine):
              for name, value in rollout_metrics(played).items()}  # fmt: skip
   assert metrics["turns/mean"] == 2
   assert metrics["turns/ended_done"] == 6
+
+
+def test_graders_see_all_turns_and_a_lost_sandbox_is_no_number(engine):
+  """Episodes of even number lose their sandbox after both turns."""
+
+  async def some_are_lost(task, ctx):
+    await two_turns(task, ctx)
+    ctx.artifacts["sum"] = task.data["sum"]
+    if task.seed % 2 == 0:
+      await (await ctx.sandbox.session()).close()
+      await ctx.sandbox.exec(("true",))
+
+  def grader(task, episode, services):
+    assert episode.observations == (f"Not {task.data['sum']}?",)
+    assert episode.artifacts == {"sum": task.data["sum"]}
+    return len(episode.responses) / 2
+
+  domain = dataclasses.replace(
+    addends.build(),
+    play=Episodic(some_are_lost),
+    rewards=tree.RewardTree(
+      tree.Node("reward", (tree.Child(1.0, tree.EpisodeLeaf("turns", grader)),))
+    ),
+    passed=lambda rewards: rewards["turns"] == 1.0,
+    sandboxed=True,
+  )
+
+  async def main():
+    async with Pool(PoolConfig(backend="bwrap", size=1)) as pool:
+      domains = {"addends": domain}
+      return await collect(engine, TEMPLATE, domains, specs(4), Services(pool), CONFIG, seed=5)
+
+  played = asyncio.run(main())
+  for one in played:
+    lost = one.spec.task.seed % 2 == 0
+    wanted = (Outcome.INFRA_FAILED, {}) if lost else (Outcome.SCORED, {"turns": 1.0, "": 1.0})
+    assert (one.grade.outcome, one.grade.rewards) == wanted
+    assert (one.trainable, one.grade.passed) == (not lost, not lost)
 
 
 def test_kept_histories_save_prefill_and_are_released(weights, engine):

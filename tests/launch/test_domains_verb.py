@@ -76,12 +76,54 @@ def test_plays(capsys, monkeypatch, answer, verdict):
   assert verdict in out.out
 
 
+def turns_of_the_oracle(seed=0):
+  from ptjax.domains import calculator
+  from ptjax.envs.scripted import say
+  from ptjax.envs.tool_formats import FENCED
+
+  domain = calculator.build()
+  specs = [tool.spec for tool in calculator.TOOLS]
+  return say(domain.oracle(domain.make_task(seed, "train")), FENCED, specs)
+
+
+def test_plays_turn_by_turn_and_replays(capsys, monkeypatch, tmp_path):
+  turns, path = turns_of_the_oracle(), tmp_path / "played.jsonl"
+  monkeypatch.setattr("sys.stdin", io.StringIO("\n.\n".join(turns)))  # the end of input ends it
+  status, out = call(capsys, "calculator", "--play", "--record", str(path))
+  assert status == 0
+  assert out.out.count("your turn") == len(turns)
+  assert " a piece<|im_end|>" in out.out  # what the policy reads, each text once
+  assert out.out.count("Answer: 12.50") == 1
+  assert "scored, passed" in out.out
+  assert [json.loads(line)["responses"] for line in path.read_text().splitlines()] == [turns]
+  status, out = call(capsys, "--replay", str(path))
+  assert (status, out.out) == (0, "record 0, calculator, seed 0: shown the same again; passed\n")
+  record = json.loads(path.read_text())
+  record["observations"][1] = "free"
+  path.write_text(json.dumps(record) + "\n")
+  status, out = call(capsys, "calc*", "--replay", str(path), "--json")
+  assert status == 1
+  (row,) = json.loads(out.out)
+  assert row["difference"].startswith("observation 1 differs at character 0: 'free' was")
+  status, out = call(capsys, "terminal", "--replay", str(path))
+  assert (status, "none of the domains named" in out.err) == (2, True)
+
+
+def test_the_right_turns_are_shown(capsys):
+  _, out = call(capsys, "calculator", "--sample", "1", "--json")
+  assert json.loads(out.out)[0]["right"] == turns_of_the_oracle()
+  _, out = call(capsys, "calculator", "--sample", "1")
+  assert out.out.count("[right]") == len(turns_of_the_oracle())
+
+
 @pytest.mark.parametrize(
   ("argv", "message"),
   [
     (["adends"], "did you mean addends?"),
     (["x*"], "no domain fits 'x*'"),
     (["--play"], "--play wants one domain"),
+    (["addends", "--record", "x"], "--record writes down what --play plays; add --play"),
+    (["addends", "--play", "--record", "x"], "episodes of domain addends have one turn"),
     (["addends", "--sample", "0"], "--sample 0 must be at least 1"),
     (["addends", "--admit", "--tasks", "0"], "--tasks 0 must be at least 1"),
   ],

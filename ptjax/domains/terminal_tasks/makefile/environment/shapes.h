@@ -1,0 +1,2 @@
+#define SCALE 1.0
+double circle(double radius);
