@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from ptjax.kernels.decode import decode_attention
-from ptjax.models import decoder, heads
+from ptjax.models import decoder, forward_pass, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.layers import norm, rotations
 from ptjax.rollout.sampling import SamplingParams, sample
@@ -203,7 +203,7 @@ def next_logits(
   c = config
   rows = jnp.arange(token_R.shape[0])
   keys, values, routes = list(cache.k_RKHS), list(cache.v_RKSH), []
-  x_RD = decoder.embed(weights.decode["embed"]["table"], token_R, c)
+  x_RD = forward_pass.embed(weights.decode["embed"]["table"], token_R, c)
   by_kind = rotations(length_R, c)
   for i, layer in enumerate(layers_of(c, weights)):
 
@@ -215,7 +215,7 @@ def next_logits(
         keys[i],
         values[i],
         length_R + 1,
-        scores=decoder.scores_of(c),
+        scores=forward_pass.scores_of(c),
         window=c.layer_window(i),
         pattern=c.pattern,
         sinks_N=sinks_N,

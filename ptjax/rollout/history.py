@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ptjax.kernels.decode import decode_attention
-from ptjax.models import decoder
+from ptjax.models import forward_pass
 from ptjax.models.config import DecoderConfig
 from ptjax.models.layers import rotations
 from ptjax.rollout.decode import Cache, layers_of, take_rows
@@ -105,7 +105,7 @@ def _extend(
   c = config
   positions_T = start + jnp.arange(tokens_T.shape[0])
   keys, values = list(row.k_RKHS), list(row.v_RKSH)
-  x_TD = decoder.embed(weights.decode["embed"]["table"], tokens_T, c)
+  x_TD = forward_pass.embed(weights.decode["embed"]["table"], tokens_T, c)
   by_kind = rotations(positions_T, c)
   for i, layer in enumerate(layers_of(c, weights)):
 
@@ -119,7 +119,7 @@ def _extend(
           keys[i],
           values[i],
           length[None],
-          scores=decoder.scores_of(c),
+          scores=forward_pass.scores_of(c),
           window=c.layer_window(i),
           sinks_N=sinks_N,
         )[0]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from ptjax.algos.logprobs import logprobs_and_entropy
 from ptjax.experience.packing import Rows
 from ptjax.kernels.context import take_tokens
-from ptjax.models import decoder, heads
+from ptjax.models import decoder, forward_pass, heads
 from ptjax.models.config import DecoderConfig
 from ptjax.models.decoder import Constrain, Params, unconstrained
 from ptjax.models.experts import Routed
@@ -48,7 +48,7 @@ def _recorded(rows: Rows) -> jax.Array | None:
 def _at_actions(
   hidden_BTD: jax.Array, model: DecoderConfig, rows: Rows, constrain: Constrain
 ) -> jax.Array:
-  context = decoder.context_of(constrain, model)
+  context = forward_pass.context_of(constrain, model)
   if context is not None and context.layout.shards > 1:
     return take_tokens(context, hidden_BTD, jnp.asarray(rows.predictor_BA))
   return jnp.take_along_axis(hidden_BTD, rows.predictor_BA[:, :, None], axis=1)
@@ -76,7 +76,7 @@ def action_logprobs(
 
 
 def _shards(model: DecoderConfig, constrain: Constrain) -> int:
-  context = decoder.context_of(constrain, model)
+  context = forward_pass.context_of(constrain, model)
   return 1 if context is None else context.layout.shards
 
 
