@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 
 from ptjax.core.sequential import anytime_interval, log_evidence_below
+from ptjax.core.stats import wilson_interval
 
 
 class Kind(enum.StrEnum):
@@ -22,6 +23,53 @@ class Kind(enum.StrEnum):
 
 
 STAGES = tuple(Kind)
+
+
+LEAST_FLOOR = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardSchedule:
+  """How a run uses the guard.
+
+  Attributes:
+    every: steps between evaluations of the guarded domains.
+    tasks: held-out tasks of each, new ones every time.
+    keep: the floor of a domain without `DomainConfig.floor` is this part of the lower end of its
+      Wilson interval before training; a domain whose floor is under 0.02 then is not guarded.
+    alpha, boost: see `GuardConfig`.
+  """
+
+  every: int = 20
+  tasks: int = 50
+  keep: float = 0.8
+  alpha: float = 0.05
+  boost: float = 2.0
+
+  def __post_init__(self):
+    if self.every < 1 or self.tasks < 1:
+      raise ValueError(f"guard.every {self.every} and guard.tasks {self.tasks} must be >= 1")
+    if not 0 < self.keep <= 1:
+      raise ValueError(f"guard.keep {self.keep} must be in (0, 1]")
+    _check_levels(self.alpha, self.boost)
+
+  def floors(
+    self, given: Mapping[str, float | None], before: Mapping[str, tuple[int, int]]
+  ) -> dict[str, float]:
+    """The floor of each guarded domain, from those given and (passed, total) before training."""
+    floors = {}
+    for name, floor in given.items():
+      passed, total = before.get(name, (0, 0))
+      measured = self.keep * wilson_interval(passed, total)[0] if total else 0.0
+      chosen = measured if floor is None else floor
+      if chosen >= LEAST_FLOOR or floor is not None:
+        floors[name] = chosen
+    return floors
+
+
+def _check_levels(alpha: float, boost: float) -> None:
+  if not 0 < alpha < 1 or not 1 < boost < math.inf:
+    raise ValueError(f"guard.alpha {alpha} must be in (0, 1) and guard.boost {boost} above 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +90,7 @@ class GuardConfig:
     wrong = {name: floor for name, floor in self.floors.items() if not 0 < floor < 1}
     if wrong or not self.floors:
       raise ValueError(f"guard.floors {wrong or 'are empty'}: each must be in (0, 1)")
-    if not 0 < self.alpha < 1 or not 1 < self.boost < math.inf:
-      raise ValueError(
-        f"guard.alpha {self.alpha} must be in (0, 1) and guard.boost {self.boost} above 1"
-      )
+    _check_levels(self.alpha, self.boost)
 
   @property
   def level(self) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from ptjax.algos.entropy import EntropyState, control_entropy
 from ptjax.core.types import Outcome, Trajectory
 from ptjax.envs.environment import Split
+from ptjax.evals.guarded import Guarded
 from ptjax.experience.collect import EpisodeSpec, Played, collect
 from ptjax.experience.groups import Sampled, sample_groups
 from ptjax.experience.mixture import Mixture, task_seed
@@ -32,6 +33,7 @@ from ptjax.train.telemetry import (
   sampling_metrics,
 )
 
+Review = Callable[["RLState", list[Played]], tuple["RLState", dict[str, Any]]]
 OnStep = Callable[["RLState", dict[str, Any], list[Played]], None]
 
 
@@ -49,6 +51,7 @@ class RLState:
     critic: the critic and its optimiser; None without one.
     mixture: how many tasks each domain has set.
     entropy: of the adaptive entropy control; None without one.
+    guard: what the regression guard has seen; None without one.
   """
 
   step: int
@@ -56,6 +59,7 @@ class RLState:
   critic: TrainState | None
   mixture: Mixture
   entropy: EntropyState | None = None
+  guard: Guarded | None = None
 
 
 def initial_entropy(experiment: Experiment) -> EntropyState | None:
@@ -65,8 +69,14 @@ def initial_entropy(experiment: Experiment) -> EntropyState | None:
   return EntropyState(experiment.rl.objective.entropy_coef)
 
 
-def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
-  """Runs the steps that are left; `on_step` logs and saves after each."""
+def train(
+  session: Session, state: RLState, on_step: OnStep, review: Review | None = None
+) -> RLState:
+  """Runs the steps that are left.
+
+  After each, `review` looks after the domains: it may act on the mixture, and go back to earlier
+  weights. Then `on_step` logs and saves.
+  """
   e = session.experiment
   while state.step < e.rl.num_steps:
     watch = Stopwatch(session.engine.stats)
@@ -86,12 +96,17 @@ def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
 
     state.mixture.observe(passed_by_domain(sampled.played))
     entropy = next_entropy(e, state.entropy, update_metrics)
-    state = RLState(state.step + 1, policy, critic, state.mixture, entropy)
+    state = dataclasses.replace(
+      state, step=state.step + 1, policy=policy, critic=critic, entropy=entropy
+    )
     metrics |= rollout_metrics(sampled.played) | update_metrics
     metrics |= sampling_metrics(sampled, stale=len(trajectories) - len(fresh))
     if e.rl.balance is not None:
       metrics |= balance_metrics(state.mixture.shares)
     metrics |= watch.metrics(fresh)
+    if review is not None:
+      state, more = review(state, sampled.played)
+      metrics |= more
     on_step(state, metrics, sampled.played)
   return state
 
@@ -196,7 +211,7 @@ def prepare(
     reference if e.rl.objective.kl_in_loss else None,
     values,
     returns,
-    domain_shares={d.name: d.weight for d in e.domains},
+    domain_shares=state.mixture.weights,
     entropy_coef=None if state.entropy is None else state.entropy.applied,
   )
   return batch, metrics | batch_metrics(batch)

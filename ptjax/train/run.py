@@ -11,14 +11,17 @@ import jax
 from ptjax.algos.entropy import EntropyState
 from ptjax.checkpoint.manager import Checkpoints, check_kind, check_model
 from ptjax.core.config import config_hash
-from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize, write_jsonl
+from ptjax.core.metrics import MetricsWriter, summarize
+from ptjax.evals.guarded import Guarded
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
 from ptjax.train import adapters
 from ptjax.train.experiment import Experiment
 from ptjax.train.manifest import write_run_manifest
+from ptjax.train.overseer import Overseer
 from ptjax.train.rl import PreemptionFlag, RLState, initial_entropy, train
+from ptjax.train.run_log import RunLog
 from ptjax.train.session import Session, open_session
 
 _SAMPLES_PER_STEP = 4
@@ -66,6 +69,10 @@ def run(experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILE
     log = RunLog(workdir, state.step)
 
     measure(session, state, log, "before", observer)
+    overseer = Overseer(session, checkpoints, log, observer.on_status)
+    state = overseer.begin(state)
+    if state.step == 0 and overseer.wants_save(state) and not checkpoints.has(0):
+      save(session, checkpoints, state)
 
     def on_step(state: RLState, metrics: dict[str, Any], played: list[Played]) -> None:
       step = state.step - 1
@@ -73,13 +80,14 @@ def run(experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILE
       log.samples("train", step, played[:: max(1, len(played) // _SAMPLES_PER_STEP)])
       observer.on_step(step, record)
       last = state.step == experiment.rl.num_steps
-      if last or flag.is_set or state.step % experiment.checkpoint.every == 0:
+      due = state.step % experiment.checkpoint.every == 0 or overseer.wants_save(state)
+      if last or flag.is_set or due:
         save(session, checkpoints, state)
       if flag.is_set and not last:
         checkpoints.wait()
         raise Preempted(f"stopped by SIGTERM after step {step}; the checkpoint is saved")
 
-    state = train(session, state, on_step)
+    state = train(session, state, on_step, overseer.review)
     measure(session, state, log, "after", observer)
     checkpoints.wait()
     observer.on_status(f"checkpoint: {checkpoints.path(state.step)}")
@@ -97,57 +105,6 @@ def evaluate(
     rates, _ = _evaluate(session, state)
     observer.on_eval(f"step {state.step}", rates)
     return rates
-
-
-class RunLog:
-  """Sample episodes and held-out results: trajectories.jsonl and eval.jsonl."""
-
-  def __init__(self, workdir: pathlib.Path, next_step: int):
-    """Forgets what was written after the checkpoint that the run goes on from.
-
-    The evaluation before training belongs to no step and is kept.
-    """
-    self._trajectories = workdir / "trajectories.jsonl"
-    self._evals = workdir / "eval.jsonl"
-    self._done = {record["when"] for record in drop_from_step(self._evals, next_step)}
-    # An evaluation writes its samples first: where a kill came in between, it runs again.
-    samples = drop_from_step(self._trajectories, next_step)
-    written = [r for r in samples if r["phase"] == "train" or r["phase"] in self._done]
-    if len(written) < len(samples):
-      write_jsonl(self._trajectories, written)
-
-  def has(self, when: str) -> bool:
-    """Whether an evaluation is already written."""
-    return when in self._done
-
-  def samples(self, phase: str, step: int, played: Sequence[Played]) -> None:
-    append_jsonl(self._trajectories, (_sample(phase, step, p) for p in played))
-
-  def evaluation(self, when: str, step: int, rates: Sequence[PassRate]) -> None:
-    append_jsonl(
-      self._evals,
-      (
-        {"when": when, "step": step, "domain": r.domain, "passed": r.passed, "total": r.total}
-        for r in rates
-        if r.domain != "all"
-      ),
-    )
-
-
-def _sample(phase: str, step: int, played: Played) -> dict[str, Any]:
-  task, grade = played.spec.task, played.grade
-  return {
-    "phase": phase,
-    "step": step,
-    "domain": task.domain,
-    "prompt": "\n\n".join(message["content"] for message in task.messages),
-    "response": played.episode.response,
-    "reward": grade.rewards.get(""),
-    "rewards": dict(grade.rewards),
-    "passed": grade.passed,
-    "outcome": str(grade.outcome),
-    "finish_reason": str(played.episode.finish_reason),
-  }
 
 
 def measure(session: Session, state: RLState, log: RunLog, when: str, observer: Observer) -> None:
@@ -180,6 +137,7 @@ def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
     "config_hash": config_hash(session.experiment),
     "mixture": state.mixture.state(),
     "entropy": state.entropy,
+    "guard": None if state.guard is None else state.guard.to_record(),
     "jax": jax.__version__,
   }
   arrays = {"policy": state.policy, "critic": state.critic}
@@ -222,4 +180,6 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   entropy = initial_entropy(session.experiment)
   if entropy is not None and meta.get("entropy") is not None:
     entropy = EntropyState(*meta["entropy"])
-  return RLState(step, arrays["policy"], arrays.get("critic"), mixture, entropy)
+  record = meta.get("guard")
+  guard = None if record is None else Guarded.of_record(record)
+  return RLState(step, arrays["policy"], arrays.get("critic"), mixture, entropy, guard)

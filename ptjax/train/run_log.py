@@ -1,0 +1,71 @@
+"""What a run writes beside its metrics, and what a resumed run forgets of it."""
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ptjax.core.metrics import append_jsonl, drop_from_step, write_jsonl
+from ptjax.evals.heldout import PassRate
+from ptjax.experience.collect import Played
+
+
+class RunLog:
+  """Samples, held-out results and decisions: trajectories.jsonl, eval.jsonl, decisions.jsonl."""
+
+  def __init__(self, workdir: pathlib.Path, next_step: int):
+    """Forgets what was written after the checkpoint that the run goes on from.
+
+    The evaluation before training belongs to no step and is kept.
+    """
+    self._trajectories = workdir / "trajectories.jsonl"
+    self._evals = workdir / "eval.jsonl"
+    self._decisions = workdir / "decisions.jsonl"
+    # What was decided before the first step left is decided again, where the kill came soon after.
+    self._decided = drop_from_step(self._decisions, next_step)
+    self._done = {record["when"] for record in drop_from_step(self._evals, next_step)}
+    # An evaluation writes its samples first: where a kill came in between, it runs again.
+    samples = drop_from_step(self._trajectories, next_step)
+    written = [r for r in samples if r["phase"] == "train" or r["phase"] in self._done]
+    if len(written) < len(samples):
+      write_jsonl(self._trajectories, written)
+
+  def has(self, when: str) -> bool:
+    """Whether an evaluation is already written."""
+    return when in self._done
+
+  def samples(self, phase: str, step: int, played: Sequence[Played]) -> None:
+    append_jsonl(self._trajectories, (_sample(phase, step, p) for p in played))
+
+  def evaluation(self, when: str, step: int, rates: Sequence[PassRate]) -> None:
+    append_jsonl(
+      self._evals,
+      (
+        {"when": when, "step": step, "domain": r.domain, "passed": r.passed, "total": r.total}
+        for r in rates
+        if r.domain != "all"
+      ),
+    )
+
+  def decision(self, step: int, kind: str, domain: str, evidence: Mapping[str, Any]) -> None:
+    """What the run has decided about a domain after a step, and why."""
+    record = {"step": step, "kind": kind, "domain": domain, "evidence": dict(evidence)}
+    record = json.loads(json.dumps(record))  # as a resumed run reads it
+    if record not in self._decided:
+      append_jsonl(self._decisions, [record])
+
+
+def _sample(phase: str, step: int, played: Played) -> dict[str, Any]:
+  task, grade = played.spec.task, played.grade
+  return {
+    "phase": phase,
+    "step": step,
+    "domain": task.domain,
+    "prompt": "\n\n".join(message["content"] for message in task.messages),
+    "response": played.episode.response,
+    "reward": grade.rewards.get(""),
+    "rewards": dict(grade.rewards),
+    "passed": grade.passed,
+    "outcome": str(grade.outcome),
+    "finish_reason": str(played.episode.finish_reason),
+  }
