@@ -4,6 +4,7 @@ What it remembers is part of `RLState`, so that a run killed and resumed decides
 """
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from ptjax.core.types import Outcome
 from ptjax.evals import guarded
 from ptjax.evals.guard import Action, GuardSchedule, Kind
 from ptjax.evals.heldout import EvalConfig, heldout, pass_rates
-from ptjax.experience.collect import Played
-from ptjax.train.rl import InfrastructureError, RLState
+from ptjax.train import costs
+from ptjax.train.rl import InfrastructureError, RLState, StepDone
 from ptjax.train.run_log import RunLog
 from ptjax.train.session import Session
 
@@ -38,6 +39,8 @@ class Overseer:
   ):
     self._session, self._checkpoints, self._log, self._tell = session, checkpoints, log, tell
     self._guard = session.experiment.rl.guard
+    self._devices = session.policy_layout.mesh.size
+    self._evaluated: dict[str, costs.Cost] = {}
 
   def begin(self, state: RLState) -> RLState:
     """The state in which the run starts or goes on: floors measured where they are not known.
@@ -67,9 +70,19 @@ class Overseer:
     """Whether a roll-back may need the checkpoint of this step."""
     return state.guard is not None and state.guard.state.good_step == state.step
 
-  def review(self, state: RLState, played: list[Played]) -> tuple[RLState, dict[str, Any]]:
+  def review(self, state: RLState, done: StepDone) -> tuple[RLState, dict[str, Any]]:
     """What `rl.train` does after a step; the metrics say how the guard stands."""
-    del played
+    spent = costs.of_step(
+      self._session.experiment, self._session.model, state.step - 1, done, self._devices
+    )
+    state, metrics = self._guarded(state)
+    for name, cost in self._evaluated.items():
+      spent.setdefault(name, {})[costs.EVALUATE] = cost
+    self._evaluated = {}
+    self._log.costs(costs.to_record(state.step - 1, spent, done.played))
+    return state, metrics
+
+  def _guarded(self, state: RLState) -> tuple[RLState, dict[str, Any]]:
     if self._guard is None or state.guard is None:
       return state, {}
     actions: list[Action] = []
@@ -135,9 +148,12 @@ class Overseer:
     domains = {name: s.domains[name] for name in names}
     config = EvalConfig(schedule.tasks, evaluation_seed(e.seed, state.step))
     first = _FIRST_TASK + state.step * schedule.tasks
+    start = time.perf_counter()
     played = s.runner.run(
       heldout(s.engine, s.template, domains, s.services, e.policy, config, first)
     )
+    seconds = time.perf_counter() - start
+    self._evaluated = costs.of_episodes(played, s.model, seconds, self._devices)
     lost = [p for p in played if p.grade.outcome is Outcome.INFRA_FAILED]
     if lost and e.rl.deterministic:
       raise InfrastructureError(

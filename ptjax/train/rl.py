@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -27,13 +27,14 @@ from ptjax.train.telemetry import (
   Stopwatch,
   balance_metrics,
   batch_metrics,
+  domains_metrics,
   kl_metric,
   passed_by_domain,
   rollout_metrics,
   sampling_metrics,
 )
 
-Review = Callable[["RLState", list[Played]], tuple["RLState", dict[str, Any]]]
+Review = Callable[["RLState", "StepDone"], tuple["RLState", dict[str, Any]]]
 OnStep = Callable[["RLState", dict[str, Any], list[Played]], None]
 
 
@@ -60,6 +61,21 @@ class RLState:
   mixture: Mixture
   entropy: EntropyState | None = None
   guard: Guarded | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StepDone:
+  """What a step has played and trained on, for those who look after a run.
+
+  Attributes:
+    played: all its episodes.
+    batch: what was scored and trained on.
+    seconds: by phase: rollout, score, train.
+  """
+
+  played: list[Played]
+  batch: Batch
+  seconds: Mapping[str, float]
 
 
 def initial_entropy(experiment: Experiment) -> EntropyState | None:
@@ -101,11 +117,12 @@ def train(
     )
     metrics |= rollout_metrics(sampled.played) | update_metrics
     metrics |= sampling_metrics(sampled, stale=len(trajectories) - len(fresh))
+    metrics |= domains_metrics(state.mixture.seen)
     if e.rl.balance is not None:
       metrics |= balance_metrics(state.mixture.shares)
     metrics |= watch.metrics(fresh)
     if review is not None:
-      state, more = review(state, sampled.played)
+      state, more = review(state, StepDone(sampled.played, batch, watch.seconds))
       metrics |= more
     on_step(state, metrics, sampled.played)
   return state

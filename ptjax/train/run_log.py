@@ -11,7 +11,8 @@ from ptjax.experience.collect import Played
 
 
 class RunLog:
-  """Samples, held-out results and decisions: trajectories.jsonl, eval.jsonl, decisions.jsonl."""
+  """Samples, held-out results, decisions and costs: trajectories.jsonl, eval.jsonl, decisions.jsonl
+  and costs.jsonl."""
 
   def __init__(self, workdir: pathlib.Path, next_step: int):
     """Forgets what was written after the checkpoint that the run goes on from.
@@ -20,6 +21,8 @@ class RunLog:
     """
     self._trajectories = workdir / "trajectories.jsonl"
     self._evals = workdir / "eval.jsonl"
+    self._costs = workdir / "costs.jsonl"
+    drop_from_step(self._costs, next_step)
     self._decisions = workdir / "decisions.jsonl"
     # What was decided before the first step left is decided again, where the kill came soon after.
     self._decided = drop_from_step(self._decisions, next_step)
@@ -46,6 +49,10 @@ class RunLog:
         if r.domain != "all"
       ),
     )
+
+  def costs(self, record: Mapping[str, Any]) -> None:
+    """What a step has cost, as `train.costs` records it. What a killed run lost is not counted."""
+    append_jsonl(self._costs, [record])
 
   def decision(self, step: int, kind: str, domain: str, evidence: Mapping[str, Any]) -> None:
     """What the run has decided about a domain after a step, and why."""
