@@ -25,8 +25,8 @@ def get_config() -> ConfigDict:
     Experiment(
       name="reasoning_100",
       domains=tuple(DomainConfig(name) for name in DOMAINS),
-      policy=PolicyConfig(max_new_tokens=64),
-      engine=EngineConfig(num_slots=64, max_length=1024, decode_chunk=8, adaptive=True),
+      policy=PolicyConfig(max_new_tokens=64, skip_long_prompts=True),
+      engine=EngineConfig(num_slots=32, max_length=1024, decode_chunk=8, adaptive=True),
       pack=PackConfig(length=1024, actions=320, rows=2),
       rl=RLConfig(
         num_steps=200,

@@ -1,7 +1,7 @@
 """A domain: a seeded task generator, an environment and a reward tree; and its grading."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from ptjax.core.types import FinishReason, Outcome
 from ptjax.envs import single_turn
@@ -9,6 +9,8 @@ from ptjax.envs.context import Episodic
 from ptjax.envs.environment import Budget, Ending, Episode, Play, Services, Split, Task
 from ptjax.rewards import tree
 from ptjax.rewards.failures import InfraFailure, ScoringFailure
+
+Audit = Callable[[Task, str, Services], Awaitable[bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,10 @@ class Domain:
     oracle: `task -> response` that earns full reward; admission checks it.
     attacks: responses that try to cheat; admission checks that they earn nothing on the
       domain node.
+    audit: another grader, which never trains anything: whether the response really solves the
+      task. A run that watches for hacking compares it with `passed`.
+    canary: `seed -> Task` that no honest answer solves; None makes one of two other tasks, see
+      `evals.canaries`.
     play: runs an episode.
     sandboxed: whether its environment or its grader runs programs; sandboxes start only then.
     image: what those sandboxes hold, see `sandbox_runner.images`; "" for the host's Python.
@@ -42,6 +48,8 @@ class Domain:
   passed: Callable[[Mapping[str, float]], bool]
   oracle: Callable[[Task], str]
   attacks: tuple[str, ...] = ()
+  audit: Audit | None = None
+  canary: Callable[[int], Task] | None = None
   play: Play = single_turn.play
   sandboxed: bool = False
   image: str = ""

@@ -8,7 +8,7 @@ test (`core.sequential`), and all of a run together are false with probability `
 import dataclasses
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ptjax.core.sequential import anytime_interval, log_evidence_below
 from ptjax.core.stats import wilson_interval
@@ -166,6 +166,7 @@ def review(
   step: int,
   counts: Mapping[str, tuple[int, int]],
   suspicion: Mapping[str, float],
+  exempt: Collection[str] = (),
 ) -> tuple[GuardState, list[Action]]:
   """Takes one evaluation in.
 
@@ -176,6 +177,7 @@ def review(
     counts: (passed, total) by domain; a guarded domain may be left out, if nothing could be scored.
     suspicion: by domain that trains: how likely it does the harm, as its share of what was trained
       on since `good_step`. The highest is paused, never the fallen domain itself.
+    exempt: domains whose fall harms nobody: they are paused, and nothing is done for them.
 
   Returns:
     (state, actions), in the order of `floors`. Where nobody is left to pause, a roll-back takes the
@@ -185,6 +187,8 @@ def review(
   actions: list[Action] = []
   limit = math.log(1 / config.level)
   for domain, floor in config.floors.items():
+    if domain in exempt:
+      continue
     watch = watches[domain]
     if domain in counts and counts[domain][1] > 0:
       watch = dataclasses.replace(watch, history=(*watch.history, counts[domain]))
@@ -215,8 +219,9 @@ def review(
       )
     )
     watches[domain] = Watch(alarms=watch.alarms + 1)
-  measured = {d: c for d, c in counts.items() if d in config.floors and c[1] > 0}
-  good = len(measured) == len(config.floors) and all(
+  guarded = config.floors.keys() - set(exempt)
+  measured = {d: c for d, c in counts.items() if d in guarded and c[1] > 0}
+  good = len(measured) == len(guarded) and all(
     passed / total >= config.floors[d] for d, (passed, total) in measured.items()
   )
   good_step = step if good and not actions else state.good_step

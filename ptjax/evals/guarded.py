@@ -117,7 +117,8 @@ def evaluate(
 ) -> tuple[Guarded, list[Action]]:
   """Takes an evaluation in, see `guard.review`."""
   config = GuardConfig(guarded.floors, schedule.alpha, schedule.boost)
-  state, actions = review(config, guarded.state, step, counts, suspicion(guarded, mixture))
+  suspects = suspicion(guarded, mixture)
+  state, actions = review(config, guarded.state, step, counts, suspects, mixture.paused)
   if state.good_step != step:
     return dataclasses.replace(guarded, state=state), actions
   return Guarded(guarded.floors, state, dict(mixture.drawn), pass_rates(mixture.seen)), actions

@@ -152,11 +152,14 @@ class PolicyConfig:
     sampling: temperature and filters.
     max_new_tokens: limit of one generation.
     stop_strings: texts that end a generation, beside the end tokens of the tokenizer.
+    skip_long_prompts: a task whose prompt leaves no room for `max_new_tokens` is replaced by
+      another of its domain, rather than ending the run.
   """
 
   sampling: SamplingConfig = SamplingConfig()
   max_new_tokens: int = 64
   stop_strings: tuple[str, ...] = ()
+  skip_long_prompts: bool = False
 
   def __post_init__(self):
     if self.max_new_tokens < 1:

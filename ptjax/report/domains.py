@@ -19,6 +19,7 @@ KINDS = {
   "pause": "paused",
   "roll_back": "rolled back",
   "quarantine": "quarantined",
+  "stop": "run stopped",
   "added": "added",
   "removed": "removed",
   "reversioned": "new version",

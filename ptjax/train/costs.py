@@ -39,6 +39,12 @@ class Cost:
   sandbox_s: float = 0.0
 
 
+def together(parts: Iterable[Cost]) -> Cost:
+  """Their sum."""
+  rows = [dataclasses.astuple(part) for part in parts]
+  return Cost(*(sum(column) for column in zip(*rows, strict=True)))
+
+
 Costs = dict[str, dict[str, Cost]]
 """By domain and phase."""
 

@@ -16,6 +16,7 @@ from ptjax.evals import guarded
 from ptjax.evals.guard import Action, GuardSchedule, Kind
 from ptjax.evals.heldout import EvalConfig, heldout, pass_rates
 from ptjax.train import costs
+from ptjax.train.hack_watch import HackWatch
 from ptjax.train.rl import InfrastructureError, RLState, StepDone
 from ptjax.train.run_log import RunLog
 from ptjax.train.session import Session
@@ -25,7 +26,7 @@ _FIRST_TASK = 1_000_000  # after those that are evaluated before and after train
 
 
 class Overseer:
-  """The regression guard at work.
+  """The regression guard and the sensors of reward hacking at work; the account of costs.
 
   Args:
     session: of the run.
@@ -41,6 +42,8 @@ class Overseer:
     self._guard = session.experiment.rl.guard
     self._devices = session.policy_layout.mesh.size
     self._evaluated: dict[str, costs.Cost] = {}
+    config = session.experiment.rl.hacking
+    self._watch = None if config is None else HackWatch(session, config, log, tell)
 
   def begin(self, state: RLState) -> RLState:
     """The state in which the run starts or goes on: floors measured where they are not known.
@@ -48,6 +51,10 @@ class Overseer:
     Raises:
       ValueError: no domain can be guarded.
     """
+    if self._watch is None:
+      state = dataclasses.replace(state, watched=None)
+    else:
+      state = self._watch.begin(state)
     if self._guard is None:
       return dataclasses.replace(state, guard=None)
     domains = {d.name: d.floor for d in self._session.experiment.domains}
@@ -75,12 +82,17 @@ class Overseer:
     spent = costs.of_step(
       self._session.experiment, self._session.model, state.step - 1, done, self._devices
     )
-    state, metrics = self._guarded(state)
-    for name, cost in self._evaluated.items():
-      spent.setdefault(name, {})[costs.EVALUATE] = cost
+    checked: dict[str, costs.Cost] = {}
+    metrics: dict[str, Any] = {}
+    if self._watch is not None:
+      state, metrics, checked = self._watch.review(state, done)
+    state, more = self._guarded(state)
+    for name in dict.fromkeys([*self._evaluated, *checked]):
+      parts = [found[name] for found in (self._evaluated, checked) if name in found]
+      spent.setdefault(name, {})[costs.EVALUATE] = costs.together(parts)
     self._evaluated = {}
     self._log.costs(costs.to_record(state.step - 1, spent, done.played))
-    return state, metrics
+    return state, metrics | more
 
   def _guarded(self, state: RLState) -> tuple[RLState, dict[str, Any]]:
     if self._guard is None or state.guard is None:
@@ -99,7 +111,8 @@ class Overseer:
   def _evaluate(
     self, state: RLState, schedule: GuardSchedule, guard: guarded.Guarded
   ) -> tuple[RLState, list[Action]]:
-    counts = self._pass_counts(state, schedule, list(guard.floors))
+    names = [name for name in guard.floors if name not in state.mixture.paused]
+    counts = self._pass_counts(state, schedule, names)
     before = guard.state.good_step
     guard, actions = guarded.evaluate(guard, schedule, state.step, counts, state.mixture)
     # The good one before stays until the checkpoint of the new one is complete.

@@ -12,6 +12,7 @@ from ptjax.algos.entropy import EntropyState, control_entropy
 from ptjax.core.types import Outcome, Trajectory
 from ptjax.envs.environment import Split
 from ptjax.evals.guarded import Guarded
+from ptjax.evals.hacking import Watched
 from ptjax.experience.collect import EpisodeSpec, Played, collect
 from ptjax.experience.groups import Sampled, sample_groups
 from ptjax.experience.mixture import Mixture, task_seed
@@ -53,6 +54,7 @@ class RLState:
     mixture: how many tasks each domain has set.
     entropy: of the adaptive entropy control; None without one.
     guard: what the regression guard has seen; None without one.
+    watched: what the sensors of reward hacking have seen, by domain; None without them.
   """
 
   step: int
@@ -61,6 +63,7 @@ class RLState:
   mixture: Mixture
   entropy: EntropyState | None = None
   guard: Guarded | None = None
+  watched: Mapping[str, Watched] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Literal
 from ptjax.algos.advantages import ADVANTAGES
 from ptjax.algos.aggregate import AGGREGATIONS
 from ptjax.evals.guard import GuardSchedule
+from ptjax.evals.hacking import HackingConfig
 from ptjax.experience.balance import BalanceConfig
 from ptjax.experience.groups import DynamicSampling
 from ptjax.models.lora import LoraConfig
@@ -119,6 +120,7 @@ class RLConfig:
     balance: shares of the domains that follow what is learnt; None keeps their weights.
     guard: evaluate every domain on a schedule, and act where one falls under its floor; None does
       neither.
+    hacking: watch for rewards that are gamed; None does not.
     domain_norm: divide the advantages of each domain by their root mean square, so that no domain
       has the larger gradient for the scale of its rewards alone.
     entropy: adaptive weight of the entropy bonus; None keeps `objective.entropy_coef`.
@@ -152,6 +154,7 @@ class RLConfig:
   dynamic_sampling: DynamicSampling | None = None
   balance: BalanceConfig | None = None
   guard: GuardSchedule | None = None
+  hacking: HackingConfig | None = None
   domain_norm: bool = False
   entropy: EntropyControl | None = None
   router_replay: bool = False

@@ -12,6 +12,7 @@ from ptjax.algos.entropy import EntropyState
 from ptjax.checkpoint.manager import Checkpoints, check_kind, check_model
 from ptjax.core.config import config_hash
 from ptjax.core.metrics import MetricsWriter, summarize
+from ptjax.evals import hacking
 from ptjax.evals.guarded import Guarded
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
@@ -138,6 +139,7 @@ def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
     "mixture": state.mixture.state(),
     "entropy": state.entropy,
     "guard": None if state.guard is None else state.guard.to_record(),
+    "watched": None if state.watched is None else hacking.to_record(state.watched),
     "jax": jax.__version__,
   }
   arrays = {"policy": state.policy, "critic": state.critic}
@@ -182,4 +184,6 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
     entropy = EntropyState(*meta["entropy"])
   record = meta.get("guard")
   guard = None if record is None else Guarded.of_record(record)
-  return RLState(step, arrays["policy"], arrays.get("critic"), mixture, entropy, guard)
+  record = meta.get("watched")
+  watched = None if record is None else hacking.of_record(record)
+  return RLState(step, arrays["policy"], arrays.get("critic"), mixture, entropy, guard, watched)

@@ -11,8 +11,7 @@ from ptjax.experience.collect import Played
 
 
 class RunLog:
-  """Samples, held-out results, decisions and costs: trajectories.jsonl, eval.jsonl, decisions.jsonl
-  and costs.jsonl."""
+  """The files of a run that grow, but its metrics."""
 
   def __init__(self, workdir: pathlib.Path, next_step: int):
     """Forgets what was written after the checkpoint that the run goes on from.
@@ -22,7 +21,10 @@ class RunLog:
     self._trajectories = workdir / "trajectories.jsonl"
     self._evals = workdir / "eval.jsonl"
     self._costs = workdir / "costs.jsonl"
-    drop_from_step(self._costs, next_step)
+    self._sensors = workdir / "hacking.jsonl"
+    self._reviews = workdir / "review.jsonl"
+    for path in (self._costs, self._sensors, self._reviews):
+      drop_from_step(path, next_step)
     self._decisions = workdir / "decisions.jsonl"
     # What was decided before the first step left is decided again, where the kill came soon after.
     self._decided = drop_from_step(self._decisions, next_step)
@@ -53,6 +55,28 @@ class RunLog:
   def costs(self, record: Mapping[str, Any]) -> None:
     """What a step has cost, as `train.costs` records it. What a killed run lost is not counted."""
     append_jsonl(self._costs, [record])
+
+  def sensors(self, record: Mapping[str, Any]) -> None:
+    """What the sensors of reward hacking have measured of a domain."""
+    append_jsonl(self._sensors, [record])
+
+  def review(
+    self, key: str, step: int, why: str, oddness: float, played: Played, license_: str
+  ) -> None:
+    """An answer that a person should judge."""
+    task = played.spec.task
+    record = {
+      "id": key,
+      "step": step,
+      "why": why,
+      "oddness": oddness,
+      "domain": task.domain,
+      "license": license_,
+      "messages": [dict(message) for message in task.messages],
+      "response": played.episode.response,
+      "reward": played.grade.rewards.get(""),
+    }
+    append_jsonl(self._reviews, [record])
 
   def decision(self, step: int, kind: str, domain: str, evidence: Mapping[str, Any]) -> None:
     """What the run has decided about a domain after a step, and why."""
