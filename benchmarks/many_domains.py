@@ -132,9 +132,9 @@ def scorer_processes() -> list[int]:
 def experiment(arguments: argparse.Namespace, source: str) -> Experiment:
   sys.path.append(str(pathlib.Path(__file__).parents[1]))
   from configs.reasoning_100 import get_config
-  from ptjax.core.config_build import build
+  from ptjax.core.config_build import build, plain
 
-  e = build(Experiment, get_config().to_dict())
+  e = build(Experiment, plain(get_config()))
   steps = {"num_steps": arguments.steps, "prompts_per_step": arguments.prompts}
   return dataclasses.replace(
     e,

@@ -35,6 +35,8 @@ class Domain:
     play: runs an episode.
     sandboxed: whether its environment or its grader runs programs; sandboxes start only then.
     image: what those sandboxes hold, see `sandbox_runner.images`; "" for the host's Python.
+    version: raised by its author when its tasks or its grading change: what a run has seen of an
+      older version then counts no longer.
     score_truncated: whether an answer cut off by the length limit, or an episode that has spent its
       budget, is scored like any other.
   """
@@ -53,6 +55,7 @@ class Domain:
   play: Play = single_turn.play
   sandboxed: bool = False
   image: str = ""
+  version: int = 1
   score_truncated: bool = True
 
   def __post_init__(self):

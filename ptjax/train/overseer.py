@@ -91,6 +91,7 @@ class Overseer:
       parts = [found[name] for found in (self._evaluated, checked) if name in found]
       spent.setdefault(name, {})[costs.EVALUATE] = costs.together(parts)
     self._evaluated = {}
+    self._log.conflict(state.step - 1, done.cosines)
     self._log.costs(costs.to_record(state.step - 1, spent, done.played))
     return state, metrics | more
 

@@ -17,7 +17,7 @@ from ptjax.experience.collect import EpisodeSpec, Played, collect
 from ptjax.experience.groups import Sampled, sample_groups
 from ptjax.experience.mixture import Mixture, task_seed
 from ptjax.train import batch as batches
-from ptjax.train import estimate
+from ptjax.train import conflict, estimate
 from ptjax.train.batch import Batch, PerAction
 from ptjax.train.contract import check_contract
 from ptjax.train.experiment import Experiment
@@ -74,11 +74,13 @@ class StepDone:
     played: all its episodes.
     batch: what was scored and trained on.
     seconds: by phase: rollout, score, train.
+    cosines: of the gradients of pairs of domains, where the step has measured them.
   """
 
   played: list[Played]
   batch: Batch
   seconds: Mapping[str, float]
+  cosines: conflict.Cosines
 
 
 def initial_entropy(experiment: Experiment) -> EntropyState | None:
@@ -109,6 +111,12 @@ def train(
       fresh = [t for t in trajectories if staleness(t, state.step) <= e.rl.max_staleness]
       batch, metrics = prepare(session, state, fresh)
 
+    cosines: conflict.Cosines = {}
+    if e.rl.conflict_every is not None and state.step % e.rl.conflict_every == 0:
+      with watch.phase("conflict"):
+        cosines = conflict.measure(session, state.policy, batch)
+      metrics |= conflict.metrics(cosines)
+
     with watch.phase("train"):
       policy, critic, update_metrics = update(session, state, batch)
       jax.block_until_ready(policy.params)
@@ -125,7 +133,7 @@ def train(
       metrics |= balance_metrics(state.mixture.shares)
     metrics |= watch.metrics(fresh)
     if review is not None:
-      state, more = review(state, StepDone(sampled.played, batch, watch.seconds))
+      state, more = review(state, StepDone(sampled.played, batch, watch.seconds, cosines))
       metrics |= more
     on_step(state, metrics, sampled.played)
   return state

@@ -17,7 +17,8 @@ from ptjax.evals.guarded import Guarded
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
-from ptjax.train import adapters
+from ptjax.train import adapters, domain_changes
+from ptjax.train.domain_changes import Change
 from ptjax.train.experiment import Experiment
 from ptjax.train.manifest import write_run_manifest
 from ptjax.train.overseer import Overseer
@@ -68,6 +69,8 @@ def run(experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILE
     state = restore(session, checkpoints, observer)
     writer = stack.enter_context(MetricsWriter(workdir, resume_step=state.step))
     log = RunLog(workdir, state.step)
+
+    log_changes(session, checkpoints, state, log, observer)
 
     measure(session, state, log, "before", observer)
     overseer = Overseer(session, checkpoints, log, observer.on_status)
@@ -137,6 +140,7 @@ def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
     "model": _model_record(session),
     "config_hash": config_hash(session.experiment),
     "mixture": state.mixture.state(),
+    "domains": domain_changes.record(session),
     "entropy": state.entropy,
     "guard": None if state.guard is None else state.guard.to_record(),
     "watched": None if state.watched is None else hacking.to_record(state.watched),
@@ -159,6 +163,24 @@ def _model_record(session: Session) -> dict[str, Any]:
   )
 
 
+def changes_since(session: Session, meta: dict[str, Any]) -> list[Change]:
+  """Of the domains, since a checkpoint; none for one from before domains had versions."""
+  then = meta.get("domains")
+  return [] if then is None else domain_changes.changes(then, domain_changes.record(session))
+
+
+def log_changes(
+  session: Session, checkpoints: Checkpoints, state: RLState, log: RunLog, observer: Observer
+) -> None:
+  """Says which domains have come, gone or changed since the newest checkpoint."""
+  step = checkpoints.latest()
+  if step is None:
+    return
+  for change in changes_since(session, checkpoints.meta(step)):
+    log.decision(state.step - 1, change.kind, change.domain, change.evidence)
+    observer.on_status(f"domain {change.domain}: {change.kind}")
+
+
 def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> RLState:
   """The newest checkpoint, or the state at step 0.
 
@@ -176,6 +198,10 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   like = {"policy": policy, "critic": critic}
   arrays = checkpoints.restore(step, {k: v for k, v in like.items() if v is not None})
   session.release_start()
+  changed = changes_since(session, meta)
+  meta = domain_changes.without_seen(
+    meta, {c.domain for c in changed if c.kind == domain_changes.REVERSIONED}
+  )
   mixture.restore(meta["mixture"])
   observer.on_status(f"resumed from step {step}")
   # A control that the checkpoint does not know yet starts now.

@@ -23,7 +23,8 @@ class RunLog:
     self._costs = workdir / "costs.jsonl"
     self._sensors = workdir / "hacking.jsonl"
     self._reviews = workdir / "review.jsonl"
-    for path in (self._costs, self._sensors, self._reviews):
+    self._conflicts = workdir / "conflict.jsonl"
+    for path in (self._costs, self._sensors, self._reviews, self._conflicts):
       drop_from_step(path, next_step)
     self._decisions = workdir / "decisions.jsonl"
     # What was decided before the first step left is decided again, where the kill came soon after.
@@ -55,6 +56,12 @@ class RunLog:
   def costs(self, record: Mapping[str, Any]) -> None:
     """What a step has cost, as `train.costs` records it. What a killed run lost is not counted."""
     append_jsonl(self._costs, [record])
+
+  def conflict(self, step: int, cosines: Mapping[tuple[str, str], float]) -> None:
+    """Cosines of the gradients of pairs of domains, the least first; nothing for none."""
+    pairs = [[*pair, value] for pair, value in sorted(cosines.items(), key=lambda item: item[1])]
+    if pairs:
+      append_jsonl(self._conflicts, [{"step": step, "cosines": pairs}])
 
   def sensors(self, record: Mapping[str, Any]) -> None:
     """What the sensors of reward hacking have measured of a domain."""

@@ -41,7 +41,7 @@ def test_a_late_start_is_found():
   for _ in range(30):
     above = add_values(above, [0.0] * 8, 0.1)
   assert above.log_evidence < 0
-  for _ in range(3):
+  for _ in range(5):
     above = add_values(above, [1.0] * 8, 0.1)
   assert above.log_evidence > math.log(2 * 100 / 0.05)
 
