@@ -26,8 +26,8 @@ def get_config() -> ConfigDict:
       name="reasoning_100",
       domains=tuple(DomainConfig(name) for name in DOMAINS),
       policy=PolicyConfig(max_new_tokens=64, skip_long_prompts=True),
-      engine=EngineConfig(num_slots=32, max_length=1024, decode_chunk=8, adaptive=True),
-      pack=PackConfig(length=1024, actions=320, rows=2),
+      engine=EngineConfig(num_slots=32, max_length=1536, decode_chunk=8, adaptive=True),
+      pack=PackConfig(length=1536, actions=320, rows=1),
       rl=RLConfig(
         num_steps=200,
         prompts_per_step=20,

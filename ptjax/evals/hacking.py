@@ -99,7 +99,7 @@ def drift(start: Profile, now: Profile) -> float:
   middle = (p + q) / 2
   with np.errstate(divide="ignore", invalid="ignore"):
     parts = [np.where(x > 0, x * np.log2(x / middle), 0.0).sum() / 2 for x in (p, q)]
-  lengths = [(1 + x.characters) / (1 + x.answers) for x in (start, now)]
+  lengths = [max(x.characters, 1.0) / x.answers for x in (start, now)]
   return float(sum(parts) + abs(math.log2(lengths[1] / lengths[0])))
 
 

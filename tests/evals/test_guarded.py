@@ -84,3 +84,15 @@ def test_other_domains_on_resume():
 def test_schedule_errors(changes, message):
   with pytest.raises(ValueError, match=message):
     GuardSchedule(**changes)
+
+
+def test_a_paused_domain_that_falls_harms_nobody():
+  source = mixture()
+  guard = guarded.begin({"a": 0.5, "b": 0.4}, 0, source)
+  source.draw(3)
+  source.scale("a", 0.0)
+  for step in (1, 2):
+    guard, actions = guarded.evaluate(guard, SCHEDULE, step, BAD, source)
+    assert actions == []
+  assert guard.state.good_step == 2
+  assert guard.state.watches["a"].history == ()

@@ -53,7 +53,7 @@ def test_drift():
   assert drift(profile, profile) == 0
   assert drift(profile, Profile()) == 0
   twice = profile.plus("the answer is 12").plus("the answer is 7")
-  assert drift(profile, twice) == pytest.approx(0, abs=0.1)
+  assert drift(profile, twice) == pytest.approx(0, abs=1e-9)
   other = Profile().plus("zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz")
   assert drift(profile, other) > 1.5
   watched = hacking.see_rewarded(Watched(), ["the answer is 12", "the answer is 7"])
