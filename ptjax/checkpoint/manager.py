@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -36,6 +37,19 @@ def check_kind(meta: dict[str, Any], part: str, path: pathlib.Path) -> None:
     )
 
 
+class _NewestAnd(ocp.checkpoint_managers.PreservationPolicy):
+  """Preserves the newest checkpoints, and those of chosen steps."""
+
+  def __init__(self, newest: int):
+    self.newest = newest
+    self.chosen: frozenset[int] = frozenset()
+
+  def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+    del context
+    first = len(checkpoints) - self.newest
+    return [i >= first or c.step in self.chosen for i, c in enumerate(checkpoints)]
+
+
 class Checkpoints:
   """The checkpoints of one workdir.
 
@@ -45,8 +59,17 @@ class Checkpoints:
 
   def __init__(self, workdir: pathlib.Path, config: CheckpointConfig):
     self.directory = (workdir / "checkpoints").absolute()
-    options = ocp.CheckpointManagerOptions(max_to_keep=config.keep, create=True)
+    self._preserved = _NewestAnd(config.keep)
+    options = ocp.CheckpointManagerOptions(preservation_policy=self._preserved, create=True)
     self._manager = ocp.CheckpointManager(self.directory, options=options)
+
+  def preserve(self, *steps: int) -> None:
+    """Keeps the checkpoints of these steps, however old; those chosen before no longer."""
+    self._preserved.chosen = frozenset(steps)
+
+  def has(self, step: int) -> bool:
+    """Whether there is a checkpoint of that step, complete or on its way."""
+    return step in self._manager.all_steps()
 
   def latest(self) -> int | None:
     """Step of the newest complete checkpoint."""

@@ -4,6 +4,7 @@ An e-process has mean at most 1 at every stopping time while its null hypothesis
 reaches 1/alpha with probability alpha at most (Ville, 1939).
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ Counts = Sequence[tuple[int, int]]
 """(passed, total) of each evaluation, in order."""
 
 _RATIOS = np.array([0.1, 0.3, 0.5, 0.7, 0.85, 0.95])
+_BETS = np.array([0.1, 0.25, 0.5, 0.75, 0.95])
 _HALVINGS = 60
 
 
@@ -83,3 +85,51 @@ def _log_ratios(passed: int, total: int, floor: float) -> np.ndarray:
     raise ValueError(f"{passed} passed of {total}: needs 0 <= passed <= total")
   failed = total - passed
   return passed * np.log(_RATIOS) + failed * (np.log1p(-_RATIOS * floor) - math.log1p(-floor))
+
+
+@dataclasses.dataclass(frozen=True)
+class Above:
+  """Evidence against "the mean of values in [-1, 1] was never above a limit", as it comes.
+
+  Attributes:
+    batches: of values, taken in so far.
+    running: log of the capital of each bet; empty before the first batch.
+  """
+
+  batches: int = 0
+  running: tuple[float, ...] = ()
+
+  @property
+  def log_evidence(self) -> float:
+    """Log of the e-process; the null is refuted at level alpha where it is >= log(1 / alpha)."""
+    unspent = -math.log(self.batches + 1)
+    return float(np.logaddexp.reduce([*self.running, unspent]))
+
+
+def add_values(above: Above, values: Sequence[float], limit: float) -> Above:
+  """Takes a batch in.
+
+      E_t = sum_j w_j mean_b prod_{i=j..t} prod_v (1 + b (v - limit) / (1 + limit)) + unspent_t
+
+  with w_j and unspent_t of `log_evidence_below`. Each factor has mean at most 1 while the mean of
+  v, given all before it, is at most the limit; what the values are like otherwise does not matter.
+
+  Args:
+    above: before it.
+    values: in [-1, 1]; independent of each other given what was before the batch.
+    limit: in [0, 1).
+
+  Raises:
+    ValueError: a value or limit out of its range.
+
+  Source: I. Waudby-Smith, A. Ramdas, "Estimating means of bounded random variables by betting",
+  JRSS B 86 (2024), §4.
+  """
+  v = np.asarray(values, np.float64)
+  if not 0 <= limit < 1 or not np.all(np.abs(v) <= 1):
+    raise ValueError(f"limit {limit} must be in [0, 1), values {v.tolist()} in [-1, 1]")
+  j = above.batches + 1
+  started = -math.log(j * (j + 1) * len(_BETS))
+  gains = np.log1p(_BETS[:, None] * (v - limit) / (1 + limit)).sum(1)
+  before = above.running or (-np.inf,) * len(_BETS)
+  return Above(j, tuple((np.logaddexp(before, started) + gains).tolist()))

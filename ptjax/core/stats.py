@@ -44,6 +44,33 @@ def wilson_interval(successes: float, n: int, z: float = Z_95) -> tuple[float, f
   return lower, upper
 
 
+def difference_interval(
+  before: tuple[float, int], after: tuple[float, int], z: float = Z_95
+) -> tuple[float, float]:
+  """Interval of the difference of two independent pass rates, `after` less `before`.
+
+      d - sqrt((p2 - l2)^2 + (u1 - p1)^2),  d + sqrt((u2 - p2)^2 + (p1 - l1)^2),   d = p2 - p1
+
+  with l and u the ends of each rate's Wilson interval. Where both are of the same tasks it is too
+  wide, never too narrow, if the answers to a task are not negatively correlated.
+
+  Args:
+    before, after: (successes, n) each.
+    z: normal quantile; the default gives 95% coverage.
+
+  Raises:
+    ValueError: as `wilson_interval`.
+
+  Source: R. G. Newcombe, "Interval estimation for the difference between independent proportions",
+  Statistics in Medicine 17 (1998), method 10.
+  """
+  (low1, high1), (low2, high2) = wilson_interval(*before, z), wilson_interval(*after, z)
+  rate1, rate2 = before[0] / before[1], after[0] / after[1]
+  gain = rate2 - rate1
+  down = math.hypot(rate2 - low2, high1 - rate1)
+  return gain - down, gain + math.hypot(high2 - rate2, rate1 - low1)
+
+
 def pass_at_k(n: int, c: int, k: int) -> float:
   """Unbiased estimate of the chance that at least one of k samples passes, for one problem.
 

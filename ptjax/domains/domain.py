@@ -1,7 +1,7 @@
 """A domain: a seeded task generator, an environment and a reward tree; and its grading."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from ptjax.core.types import FinishReason, Outcome
 from ptjax.envs import single_turn
@@ -11,6 +11,8 @@ from ptjax.envs.scripted import Answer, ScriptedPolicy, say
 from ptjax.envs.tool_formats import HERMES, ToolFormat
 from ptjax.rewards import tree
 from ptjax.rewards.failures import InfraFailure, ScoringFailure
+
+Audit = Callable[[Task, str, Services], Awaitable[bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +30,15 @@ class Domain:
     oracle: `task -> answer` that earns full reward; admission checks it. An answer is a response,
       or where episodes have several turns what each of them says: a text or a call of a tool.
     attacks: answers that try to cheat; admission checks that they earn nothing on the domain node.
+    audit: another grader, which never trains anything: whether the response really solves the
+      task. A run that watches for hacking compares it with `passed`.
+    canary: `seed -> Task` that no honest answer solves; None makes one of two other tasks, see
+      `evals.canaries`.
     play: runs an episode.
     sandboxed: whether its environment or its grader runs programs; sandboxes start only then.
     image: what those sandboxes hold, see `sandbox_runner.images`; "" for the host's Python.
+    version: raised by its author when its tasks or its grading change: what a run has seen of an
+      older version then counts no longer.
     score_truncated: whether an answer cut off by the length limit, or an episode that has spent its
       budget, is scored like any other.
   """
@@ -44,9 +52,12 @@ class Domain:
   passed: Callable[[Mapping[str, float]], bool]
   oracle: Callable[[Task], Answer]
   attacks: tuple[Answer, ...] = ()
+  audit: Audit | None = None
+  canary: Callable[[int], Task] | None = None
   play: Play = single_turn.play
   sandboxed: bool = False
   image: str = ""
+  version: int = 1
   score_truncated: bool = True
 
   def __post_init__(self):

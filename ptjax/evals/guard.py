@@ -8,9 +8,10 @@ test (`core.sequential`), and all of a run together are false with probability `
 import dataclasses
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ptjax.core.sequential import anytime_interval, log_evidence_below
+from ptjax.core.stats import wilson_interval
 
 
 class Kind(enum.StrEnum):
@@ -22,6 +23,53 @@ class Kind(enum.StrEnum):
 
 
 STAGES = tuple(Kind)
+
+
+LEAST_FLOOR = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardSchedule:
+  """How a run uses the guard.
+
+  Attributes:
+    every: steps between evaluations of the guarded domains.
+    tasks: held-out tasks of each, new ones every time.
+    keep: the floor of a domain without `DomainConfig.floor` is this part of the lower end of its
+      Wilson interval before training; a domain whose floor is under 0.02 then is not guarded.
+    alpha, boost: see `GuardConfig`.
+  """
+
+  every: int = 20
+  tasks: int = 50
+  keep: float = 0.8
+  alpha: float = 0.05
+  boost: float = 2.0
+
+  def __post_init__(self):
+    if self.every < 1 or self.tasks < 1:
+      raise ValueError(f"guard.every {self.every} and guard.tasks {self.tasks} must be >= 1")
+    if not 0 < self.keep <= 1:
+      raise ValueError(f"guard.keep {self.keep} must be in (0, 1]")
+    _check_levels(self.alpha, self.boost)
+
+  def floors(
+    self, given: Mapping[str, float | None], before: Mapping[str, tuple[int, int]]
+  ) -> dict[str, float]:
+    """The floor of each guarded domain, from those given and (passed, total) before training."""
+    floors = {}
+    for name, floor in given.items():
+      passed, total = before.get(name, (0, 0))
+      measured = self.keep * wilson_interval(passed, total)[0] if total else 0.0
+      chosen = measured if floor is None else floor
+      if chosen >= LEAST_FLOOR or floor is not None:
+        floors[name] = chosen
+    return floors
+
+
+def _check_levels(alpha: float, boost: float) -> None:
+  if not 0 < alpha < 1 or not 1 < boost < math.inf:
+    raise ValueError(f"guard.alpha {alpha} must be in (0, 1) and guard.boost {boost} above 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +90,7 @@ class GuardConfig:
     wrong = {name: floor for name, floor in self.floors.items() if not 0 < floor < 1}
     if wrong or not self.floors:
       raise ValueError(f"guard.floors {wrong or 'are empty'}: each must be in (0, 1)")
-    if not 0 < self.alpha < 1 or not 1 < self.boost < math.inf:
-      raise ValueError(
-        f"guard.alpha {self.alpha} must be in (0, 1) and guard.boost {self.boost} above 1"
-      )
+    _check_levels(self.alpha, self.boost)
 
   @property
   def level(self) -> float:
@@ -121,6 +166,7 @@ def review(
   step: int,
   counts: Mapping[str, tuple[int, int]],
   suspicion: Mapping[str, float],
+  exempt: Collection[str] = (),
 ) -> tuple[GuardState, list[Action]]:
   """Takes one evaluation in.
 
@@ -131,6 +177,7 @@ def review(
     counts: (passed, total) by domain; a guarded domain may be left out, if nothing could be scored.
     suspicion: by domain that trains: how likely it does the harm, as its share of what was trained
       on since `good_step`. The highest is paused, never the fallen domain itself.
+    exempt: domains whose fall harms nobody: they are paused, and nothing is done for them.
 
   Returns:
     (state, actions), in the order of `floors`. Where nobody is left to pause, a roll-back takes the
@@ -140,6 +187,8 @@ def review(
   actions: list[Action] = []
   limit = math.log(1 / config.level)
   for domain, floor in config.floors.items():
+    if domain in exempt:
+      continue
     watch = watches[domain]
     if domain in counts and counts[domain][1] > 0:
       watch = dataclasses.replace(watch, history=(*watch.history, counts[domain]))
@@ -170,8 +219,9 @@ def review(
       )
     )
     watches[domain] = Watch(alarms=watch.alarms + 1)
-  measured = {d: c for d, c in counts.items() if d in config.floors and c[1] > 0}
-  good = len(measured) == len(config.floors) and all(
+  guarded = config.floors.keys() - set(exempt)
+  measured = {d: c for d, c in counts.items() if d in guarded and c[1] > 0}
+  good = len(measured) == len(guarded) and all(
     passed / total >= config.floors[d] for d, (passed, total) in measured.items()
   )
   good_step = step if good and not actions else state.good_step

@@ -65,12 +65,13 @@ async def heldout(
   services: Services,
   policy: PolicyConfig,
   config: EvalConfig,
+  first: int = 0,
 ) -> list[Played]:
-  """Plays the held-out tasks of every domain."""
+  """Plays held-out tasks of every domain, numbered from `first` on."""
   specs = []
   for name, domain in domains.items():
     for i in range(config.tasks_per_domain):
-      task = domain.make_task(task_seed(TASK_SEED, name, i), "heldout")
+      task = domain.make_task(task_seed(TASK_SEED, name, first + i), "heldout")
       specs.append(EpisodeSpec(task, group=len(specs), index=len(specs)))
   return await collect(engine, template, domains, specs, services, policy, config.sample_seed)
 

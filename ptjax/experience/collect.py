@@ -7,6 +7,7 @@ sandbox time overlaps with decoding.
 import asyncio
 import dataclasses
 import itertools
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,12 +46,14 @@ class Played:
     episode: what happened.
     grade: the verdict.
     several_turns: its domain's episodes may have more than one turn.
+    sandbox_s: seconds in which it had a sandbox or waited for one; 0 where its domain has none.
   """
 
   spec: EpisodeSpec
   episode: Episode
   grade: Grade
   several_turns: bool = False
+  sandbox_s: float = 0.0
 
   def trajectory(self, seed: int) -> Trajectory:
     """The record that trains."""
@@ -149,11 +152,14 @@ class PolicyConfig:
     sampling: temperature and filters.
     max_new_tokens: limit of one generation.
     stop_strings: texts that end a generation, beside the end tokens of the tokenizer.
+    skip_long_prompts: a task whose prompt leaves no room for `max_new_tokens` is replaced by
+      another of its domain, rather than ending the run.
   """
 
   sampling: SamplingConfig = SamplingConfig()
   max_new_tokens: int = 64
   stop_strings: tuple[str, ...] = ()
+  skip_long_prompts: bool = False
 
   def __post_init__(self):
     if self.max_new_tokens < 1:
@@ -245,8 +251,11 @@ async def collect(
       episode = await domain.play(spec.task, policy, services)
     finally:
       policy.release()
+    start = time.perf_counter()
     verdict = await grade(domain, spec.task, episode, services)
-    return Played(spec, episode, verdict, several_turns=domain.budget is not None)
+    graded = time.perf_counter() - start
+    sandbox_s = episode.tool_s + graded if domain.sandboxed else 0.0
+    return Played(spec, episode, verdict, domain.budget is not None, sandbox_s)
 
   tasks = [asyncio.ensure_future(one(spec)) for spec in specs]
   episodes = asyncio.gather(*tasks)

@@ -12,6 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ptjax.data import reviews
+
 NAME = "view"
 HELP = "show a run in the terminal and write its report"
 EPILOG = """\
@@ -19,11 +21,14 @@ examples:
   python -m ptjax.launch view runs/demo
   python -m ptjax.launch view runs/demo --samples 3 --domain code
   python -m ptjax.launch view runs/demo --open
+  python -m ptjax.launch view runs/demo --verdict 19.0=bad --annotator a17
+  python -m ptjax.launch view runs/demo --preferences pairs.jsonl
 
 The report, DIR/report.html, is written anew from the files of the run, which may be live.
 """
 
 CHARACTERS_SHOWN = 1500
+REVIEWS_SHOWN = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument("--domain", metavar="NAME", help="trajectories of this domain only")
   parser.add_argument("--open", action="store_true", help="open the report in a browser")
+  parser.add_argument(
+    "--verdict", metavar="ID=good|bad", help="your verdict on an answer of the review queue"
+  )
+  parser.add_argument("--annotator", default="", metavar="NAME", help="who judges")
+  parser.add_argument(
+    "--preferences", metavar="FILE", help="write the verdicts as preference data for `prefer`"
+  )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,11 +54,18 @@ def run(args: argparse.Namespace) -> int:
   if args.domain and args.domain not in record.domains:
     raise ValueError(f"no domain {args.domain} in this run; use one of {record.domains}")
   console = Console()
+  if args.verdict:
+    judge(args.directory, args.verdict, args.annotator)
+  if args.preferences:
+    count = reviews.write_preferences(args.directory, args.preferences)
+    console.print(Text(f"{count} preferences in {args.preferences}"))
   for part in summary(record, args.samples, args.domain):
     console.print(part)
   from ptjax.report.html import write_report
 
   report = write_report(args.directory).resolve()
+  for part in review_queue(reviews.read_queue(args.directory)):
+    console.print(part)
   console.print(Text(f"report  {report}"), soft_wrap=True)
   if args.open:
     webbrowser.open(report.as_uri())
@@ -70,6 +89,29 @@ def summary(record, samples: int, domain: str | None = None) -> Iterator[Rendera
   for name in [domain] if domain else record.domains:
     records = [r for r in record.trajectories if r["domain"] == name]
     yield from (panel(r) for r in records[len(records) - min(samples, len(records)) :])
+
+
+def judge(directory: str, verdict: str, annotator: str) -> None:
+  """Records a verdict written as ID=good or ID=bad; raises ValueError for another."""
+  key, equals, said = verdict.partition("=")
+  if not equals or said not in ("good", "bad"):
+    raise ValueError(f"--verdict {verdict!r} must be ID=good or ID=bad")
+  if not annotator:
+    raise ValueError("--verdict needs --annotator NAME")
+  reviews.add_verdict(directory, key, good=said == "good", annotator=annotator)
+
+
+def review_queue(queue) -> Iterator[RenderableType]:
+  """The answers that nobody has judged yet, the oldest first, and how many were."""
+  open_ = [record for record in queue if record["verdict"] is None]
+  if queue:
+    judged = len(queue) - len(open_)
+    yield Text(f"review queue: {len(open_)} to judge, {judged} judged", style="bold")
+  for record in open_[:REVIEWS_SHOWN]:
+    question = "\n\n".join(message["content"] for message in record["messages"])
+    body = Group(Text(printable(question), style="dim"), Text(printable(record["response"])))
+    title = f"{record['id']}: {record['domain']}, {record['why']}, oddness {record['oddness']:.2f}"
+    yield Panel(body, title=Text(title), title_align="left")
 
 
 def pass_rates(record) -> Table:

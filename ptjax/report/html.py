@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ptjax.core.metrics import PERF_PREFIX
-from ptjax.report import figures, samples
+from ptjax.report import domains, figures, samples
 from ptjax.report.live import compact
 from ptjax.report.markup import Markup, el, join
 from ptjax.report.run import PassRate, Run, load_run
@@ -24,6 +24,13 @@ PACKAGES = ("ptjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "nump
 
 DOMAINS_SHOWN = 20
 """Domains in the figure and the table of pass rates: beyond that, the lowest ones."""
+
+_QUANTILES = (
+  ("domains/pass_q90", "90%"),
+  ("domains/pass_q50", "median"),
+  ("domains/pass_q10", "10%"),
+  ("domains/pass_worst", "worst 5"),
+)
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -74,6 +81,8 @@ def render(run: Run) -> str:
     facts(run),
     held_out(run),
     held_out_examples(run),
+    domains.table(run),
+    domains.decisions(run),
     el("h2", "Training"),
     el("p", curves_caption(run), cls="muted"),
     el("div", *training_figures(run), cls="grid"),
@@ -262,6 +271,11 @@ def training_figures(run: Run) -> list[Markup]:
     panel(run, "reward", "Reward by domain", ("reward/mean",), figures.draw_rewards),
     curves(run, "kl", "KL to the reference policy", "nats a token", (("policy/kl", "KL"),)),
     curves(run, "entropy", "Entropy", "nats a token", (("policy/entropy", "entropy"),)),
+    *(
+      [curves(run, "quantiles", "Pass rate over the domains", "training tasks", _QUANTILES)]
+      if run.series("domains/pass_q50")
+      else []
+    ),
     curves(
       run, "length", "Response length", "tokens",
       (("length/mean", "mean"), ("length/min", "min"), ("length/max", "max")),

@@ -58,6 +58,8 @@ class Run:
     evals: records of `eval.jsonl`: when, step, domain, passed, total.
     missing: names of the files that are not there.
     heldout: records of `heldout.jsonl`, of supervised runs: when, step and metrics by name.
+    costs: records of `costs.jsonl`: what each step has cost, by domain and phase.
+    decisions: records of `decisions.jsonl`: what the run has done about its domains, and why.
   """
 
   name: str
@@ -67,6 +69,8 @@ class Run:
   evals: Sequence[Record]
   missing: tuple[str, ...]
   heldout: Sequence[Record] = ()
+  costs: Sequence[Record] = ()
+  decisions: Sequence[Record] = ()
 
   @property
   def domains(self) -> list[str]:
@@ -87,9 +91,10 @@ class Run:
   def reward_by_domain(self) -> dict[str, Series]:
     """`reward/<domain>` by domain, in the order of `domains`."""
     names = dict.fromkeys(name for record in self.metrics for name in record)
-    parts = [name.split("/") for name in names if name not in ("reward/mean", "reward/std")]
-    recorded = [part[1] for part in parts if part[0] == "reward" and len(part) == 2]
-    known = [domain for domain in self.domains if domain in recorded]
+    rest = [n.removeprefix("reward/") for n in names if n.startswith("reward/")]
+    known = [domain for domain in self.domains if domain in rest]
+    # A name with a slash is a node of a reward tree, unless a domain goes by it.
+    recorded = [name for name in rest if "/" not in name and name not in ("mean", "std")]
     return {domain: self.series(f"reward/{domain}") for domain in dict.fromkeys(known + recorded)}
 
   def pass_rates(self, when: str) -> dict[str, PassRate]:
@@ -111,6 +116,11 @@ def pooled(rates) -> PassRate:
   """All tasks together: sum of the passes over the sum of the tasks."""
   rates = list(rates)
   return PassRate(sum(rate.passed for rate in rates), sum(rate.total for rate in rates))
+
+
+def _optional(path: Path) -> list[dict[str, Any]]:
+  """Records of a file that older runs and other kinds of runs have not."""
+  return metrics.read_jsonl(path) if path.exists() else []
 
 
 def load_run(workdir: str | os.PathLike) -> Run:
@@ -145,4 +155,5 @@ def load_run(workdir: str | os.PathLike) -> Run:
     records["eval.jsonl"],
     missing,
     metrics.read_jsonl(workdir / HELDOUT) if supervised else [],
+    *(_optional(workdir / name) for name in ("costs.jsonl", "decisions.jsonl")),
   )

@@ -63,6 +63,17 @@ summary{cursor:pointer;color:var(--muted)}
 code{font:12.5px ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .config td{text-align:left;vertical-align:top;overflow-wrap:anywhere}
 .config td:first-child{width:44%}
+.sortable{overflow-x:auto;margin-top:14px}
+.sortable>input{position:absolute;opacity:0}
+.rows{display:flex;flex-direction:column;font-size:13px;min-width:1000px}
+.row{display:grid;grid-template-columns:var(--columns);padding:5px 0;
+  border-bottom:1px solid var(--rule)}
+.row>*{text-align:right}
+.row>:first-child{text-align:left;overflow-wrap:anywhere}
+.row.head{order:-2;color:var(--muted);font-size:12.5px}
+.row.head label{cursor:pointer}
+.row.total{font-weight:600;order:-1}
+.row small{display:block;color:var(--muted);font-size:11px;font-weight:400}
 @media print{pre{max-height:none}details{display:none}}
 """
 )

@@ -96,6 +96,15 @@ def weights_of(batch: Batch, config: RLConfig, max_new_tokens: int) -> list[floa
   return list(weights_E)
 
 
+def computed(batch: Batch, config: RLConfig) -> list[int]:
+  """Indices of the trajectories that can move the policy."""
+  bonus = config.objective.entropy_coef if batch.entropy_coef is None else batch.entropy_coef
+  every = range(len(batch.trajectories))
+  if config.objective.kl_in_loss or bonus:
+    return list(every)
+  return [i for i in every if np.any(batch.advantages[i] != 0)]
+
+
 def policy_batches(
   batch: Batch, config: RLConfig, packing: PackConfig, max_new_tokens: int
 ) -> list[PolicyBatch]:
@@ -106,10 +115,7 @@ def policy_batches(
   The normaliser still counts them.
   """
   weights = weights_of(batch, config, max_new_tokens)
-  keep = list(range(len(batch.trajectories)))
-  bonus = config.objective.entropy_coef if batch.entropy_coef is None else batch.entropy_coef
-  if not config.objective.kl_in_loss and not bonus:
-    keep = [i for i in keep if np.any(batch.advantages[i] != 0)]
+  keep = computed(batch, config)
   if not keep:
     return []
   part = batch.take(keep)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 from typing import Literal
 
 from ptjax.checkpoint.manager import CheckpointConfig
@@ -89,6 +90,25 @@ class SandboxConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class CostConfig:
+  """What compute costs, for the report; None leaves money out.
+
+  Attributes:
+    usd_per_device_hour: of one device of the mesh.
+    usd_per_sandbox_hour: of one sandbox in use.
+  """
+
+  usd_per_device_hour: float | None = None
+  usd_per_sandbox_hour: float | None = None
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      price = getattr(self, field.name)
+      if price is not None and not 0 <= price < math.inf:
+        raise ValueError(f"cost.{field.name} {price} must be >= 0 and finite, or none")
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
   """A run.
 
@@ -100,7 +120,7 @@ class Experiment:
     policy: how it answers.
     engine, pack: shapes of the compiled programs.
     rl, optimizer, critic: the algorithm.
-    eval, checkpoint, sandbox: the rest.
+    eval, checkpoint, sandbox, cost: the rest.
   """
 
   name: str = "experiment"
@@ -118,6 +138,7 @@ class Experiment:
   eval: EvalConfig = EvalConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
   sandbox: SandboxConfig = SandboxConfig()
+  cost: CostConfig = CostConfig()
 
   def __post_init__(self):
     for domain in self.domains:
@@ -186,6 +207,7 @@ class Experiment:
 
 
 __all__ = [
+  "CostConfig",
   "CriticConfig",
   "EntropyControl",
   "Experiment",

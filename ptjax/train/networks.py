@@ -198,17 +198,24 @@ class Trainer:
       params if self.frozen is None else lora.adapt(self.frozen.base, params, self.frozen.scale)
     )
 
-  def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
-    """One update from the micro-batches of one global batch."""
+  def gradient(
+    self, params: Params, batches: Iterable[Any]
+  ) -> tuple[Params | None, jax.Array, dict]:
+    """(gradient, loss, metrics) of the micro-batches of a batch; no gradient where it has none."""
     grads, loss, metrics = None, jnp.zeros(()), {}
-    gradient, whole = self._gradient(state.params), ()
+    gradient, whole = self._gradient(params), ()
     if self._router is not None:
       batches = list(batches)
-      whole = (self._router.whole(self.network(state.params), batches),) if batches else ()
+      whole = (self._router.whole(self.network(params), batches),) if batches else ()
     for batch in batches:
-      more, share, part = gradient(state.params, batch, *whole)
+      more, share, part = gradient(params, batch, *whole)
       grads = more if grads is None else self._add(grads, more)
       loss, metrics = loss + share, merge(metrics, part)
+    return grads, loss, metrics
+
+  def update(self, state: TrainState, batches: Iterable[Any]) -> tuple[TrainState, dict]:
+    """One update from the micro-batches of one global batch."""
+    grads, loss, metrics = self.gradient(state.params, batches)
     if grads is None:
       grads = jax.tree.map(jnp.zeros_like, state.params)
     rate = self._schedule(state.updates)

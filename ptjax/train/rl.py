@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,11 +11,13 @@ import numpy as np
 from ptjax.algos.entropy import EntropyState, control_entropy
 from ptjax.core.types import Outcome, Trajectory
 from ptjax.envs.environment import Split
+from ptjax.evals.guarded import Guarded
+from ptjax.evals.hacking import Watched
 from ptjax.experience.collect import EpisodeSpec, Played, collect
 from ptjax.experience.groups import Sampled, sample_groups
 from ptjax.experience.mixture import Mixture, task_seed
 from ptjax.train import batch as batches
-from ptjax.train import estimate
+from ptjax.train import conflict, estimate
 from ptjax.train.batch import Batch, PerAction
 from ptjax.train.contract import check_contract
 from ptjax.train.experiment import Experiment
@@ -26,12 +28,14 @@ from ptjax.train.telemetry import (
   Stopwatch,
   balance_metrics,
   batch_metrics,
+  domains_metrics,
   kl_metric,
   passed_by_domain,
   rollout_metrics,
   sampling_metrics,
 )
 
+Review = Callable[["RLState", "StepDone"], tuple["RLState", dict[str, Any]]]
 OnStep = Callable[["RLState", dict[str, Any], list[Played]], None]
 
 
@@ -49,6 +53,8 @@ class RLState:
     critic: the critic and its optimiser; None without one.
     mixture: how many tasks each domain has set.
     entropy: of the adaptive entropy control; None without one.
+    guard: what the regression guard has seen; None without one.
+    watched: what the sensors of reward hacking have seen, by domain; None without them.
   """
 
   step: int
@@ -56,6 +62,25 @@ class RLState:
   critic: TrainState | None
   mixture: Mixture
   entropy: EntropyState | None = None
+  guard: Guarded | None = None
+  watched: Mapping[str, Watched] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StepDone:
+  """What a step has played and trained on, for those who look after a run.
+
+  Attributes:
+    played: all its episodes.
+    batch: what was scored and trained on.
+    seconds: by phase: rollout, score, train.
+    cosines: of the gradients of pairs of domains, where the step has measured them.
+  """
+
+  played: list[Played]
+  batch: Batch
+  seconds: Mapping[str, float]
+  cosines: conflict.Cosines
 
 
 def initial_entropy(experiment: Experiment) -> EntropyState | None:
@@ -65,8 +90,14 @@ def initial_entropy(experiment: Experiment) -> EntropyState | None:
   return EntropyState(experiment.rl.objective.entropy_coef)
 
 
-def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
-  """Runs the steps that are left; `on_step` logs and saves after each."""
+def train(
+  session: Session, state: RLState, on_step: OnStep, review: Review | None = None
+) -> RLState:
+  """Runs the steps that are left.
+
+  After each, `review` looks after the domains: it may act on the mixture, and go back to earlier
+  weights. Then `on_step` logs and saves.
+  """
   e = session.experiment
   while state.step < e.rl.num_steps:
     watch = Stopwatch(session.engine.stats)
@@ -80,18 +111,30 @@ def train(session: Session, state: RLState, on_step: OnStep) -> RLState:
       fresh = [t for t in trajectories if staleness(t, state.step) <= e.rl.max_staleness]
       batch, metrics = prepare(session, state, fresh)
 
+    cosines: conflict.Cosines = {}
+    if e.rl.conflict_every is not None and state.step % e.rl.conflict_every == 0:
+      with watch.phase("conflict"):
+        cosines = conflict.measure(session, state.policy, batch)
+      metrics |= conflict.metrics(cosines)
+
     with watch.phase("train"):
       policy, critic, update_metrics = update(session, state, batch)
       jax.block_until_ready(policy.params)
 
     state.mixture.observe(passed_by_domain(sampled.played))
     entropy = next_entropy(e, state.entropy, update_metrics)
-    state = RLState(state.step + 1, policy, critic, state.mixture, entropy)
+    state = dataclasses.replace(
+      state, step=state.step + 1, policy=policy, critic=critic, entropy=entropy
+    )
     metrics |= rollout_metrics(sampled.played) | update_metrics
     metrics |= sampling_metrics(sampled, stale=len(trajectories) - len(fresh))
+    metrics |= domains_metrics(state.mixture.seen)
     if e.rl.balance is not None:
       metrics |= balance_metrics(state.mixture.shares)
     metrics |= watch.metrics(fresh)
+    if review is not None:
+      state, more = review(state, StepDone(sampled.played, batch, watch.seconds, cosines))
+      metrics |= more
     on_step(state, metrics, sampled.played)
   return state
 
@@ -196,7 +239,7 @@ def prepare(
     reference if e.rl.objective.kl_in_loss else None,
     values,
     returns,
-    domain_shares={d.name: d.weight for d in e.domains},
+    domain_shares=state.mixture.weights,
     entropy_coef=None if state.entropy is None else state.entropy.applied,
   )
   return batch, metrics | batch_metrics(batch)

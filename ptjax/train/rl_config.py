@@ -5,6 +5,8 @@ from typing import Literal
 
 from ptjax.algos.advantages import ADVANTAGES
 from ptjax.algos.aggregate import AGGREGATIONS
+from ptjax.evals.guard import GuardSchedule
+from ptjax.evals.hacking import HackingConfig
 from ptjax.experience.balance import BalanceConfig
 from ptjax.experience.groups import DynamicSampling
 from ptjax.models.lora import LoraConfig
@@ -116,6 +118,11 @@ class RLConfig:
     shaping: what is added to the rewards for their length.
     dynamic_sampling: draw new tasks for groups that teach nothing; None keeps all groups.
     balance: shares of the domains that follow what is learnt; None keeps their weights.
+    guard: evaluate every domain on a schedule, and act where one falls under its floor; None does
+      neither.
+    hacking: watch for rewards that are gamed; None does not.
+    conflict_every: steps between measurements of how the gradients of a step's domains lie to each
+      other, a backward pass more; None measures nothing.
     domain_norm: divide the advantages of each domain by their root mean square, so that no domain
       has the larger gradient for the scale of its rewards alone.
     entropy: adaptive weight of the entropy bonus; None keeps `objective.entropy_coef`.
@@ -148,6 +155,9 @@ class RLConfig:
   shaping: ShapingConfig = ShapingConfig()
   dynamic_sampling: DynamicSampling | None = None
   balance: BalanceConfig | None = None
+  guard: GuardSchedule | None = None
+  hacking: HackingConfig | None = None
+  conflict_every: int | None = None
   domain_norm: bool = False
   entropy: EntropyControl | None = None
   router_replay: bool = False
@@ -172,6 +182,8 @@ class RLConfig:
     ):
       if getattr(self, name) < 1:
         raise ValueError(f"rl.{name} {getattr(self, name)} must be >= 1")
+    if self.conflict_every is not None and self.conflict_every < 1:
+      raise ValueError(f"rl.conflict_every {self.conflict_every} must be >= 1, or None")
     _check_estimator(self)
     _check_groups(self)
     _check_kl(self)

@@ -11,15 +11,19 @@ import jax
 from ptjax.algos.entropy import EntropyState
 from ptjax.checkpoint.manager import Checkpoints, check_kind, check_model
 from ptjax.core.config import config_hash
-from ptjax.core.metrics import MetricsWriter, append_jsonl, drop_from_step, summarize, write_jsonl
-from ptjax.domains.replay import recorded
+from ptjax.core.metrics import MetricsWriter, summarize
+from ptjax.evals import hacking
+from ptjax.evals.guarded import Guarded
 from ptjax.evals.heldout import PassRate, heldout, pass_rates
 from ptjax.experience.collect import Played
 from ptjax.experience.mixture import Mixture
-from ptjax.train import adapters
+from ptjax.train import adapters, domain_changes
+from ptjax.train.domain_changes import Change
 from ptjax.train.experiment import Experiment
 from ptjax.train.manifest import write_run_manifest
+from ptjax.train.overseer import Overseer
 from ptjax.train.rl import PreemptionFlag, RLState, initial_entropy, train
+from ptjax.train.run_log import RunLog
 from ptjax.train.session import Session, open_session
 
 _SAMPLES_PER_STEP = 4
@@ -66,7 +70,13 @@ def run(experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILE
     writer = stack.enter_context(MetricsWriter(workdir, resume_step=state.step))
     log = RunLog(workdir, state.step)
 
+    log_changes(session, checkpoints, state, log, observer)
+
     measure(session, state, log, "before", observer)
+    overseer = Overseer(session, checkpoints, log, observer.on_status)
+    state = overseer.begin(state)
+    if state.step == 0 and overseer.wants_save(state) and not checkpoints.has(0):
+      save(session, checkpoints, state)
 
     def on_step(state: RLState, metrics: dict[str, Any], played: list[Played]) -> None:
       step = state.step - 1
@@ -74,13 +84,14 @@ def run(experiment: Experiment, workdir: pathlib.Path, observer: Observer = SILE
       log.samples("train", step, played[:: max(1, len(played) // _SAMPLES_PER_STEP)])
       observer.on_step(step, record)
       last = state.step == experiment.rl.num_steps
-      if last or flag.is_set or state.step % experiment.checkpoint.every == 0:
+      due = state.step % experiment.checkpoint.every == 0 or overseer.wants_save(state)
+      if last or flag.is_set or due:
         save(session, checkpoints, state)
       if flag.is_set and not last:
         checkpoints.wait()
         raise Preempted(f"stopped by SIGTERM after step {step}; the checkpoint is saved")
 
-    state = train(session, state, on_step)
+    state = train(session, state, on_step, overseer.review)
     measure(session, state, log, "after", observer)
     checkpoints.wait()
     observer.on_status(f"checkpoint: {checkpoints.path(state.step)}")
@@ -98,59 +109,6 @@ def evaluate(
     rates, _ = _evaluate(session, state)
     observer.on_eval(f"step {state.step}", rates)
     return rates
-
-
-class RunLog:
-  """Sample episodes and held-out results: trajectories.jsonl and eval.jsonl."""
-
-  def __init__(self, workdir: pathlib.Path, next_step: int):
-    """Forgets what was written after the checkpoint that the run goes on from.
-
-    The evaluation before training belongs to no step and is kept.
-    """
-    self._trajectories = workdir / "trajectories.jsonl"
-    self._evals = workdir / "eval.jsonl"
-    self._done = {record["when"] for record in drop_from_step(self._evals, next_step)}
-    # An evaluation writes its samples first: where a kill came in between, it runs again.
-    samples = drop_from_step(self._trajectories, next_step)
-    written = [r for r in samples if r["phase"] == "train" or r["phase"] in self._done]
-    if len(written) < len(samples):
-      write_jsonl(self._trajectories, written)
-
-  def has(self, when: str) -> bool:
-    """Whether an evaluation is already written."""
-    return when in self._done
-
-  def samples(self, phase: str, step: int, played: Sequence[Played]) -> None:
-    append_jsonl(self._trajectories, (_sample(phase, step, p) for p in played))
-
-  def evaluation(self, when: str, step: int, rates: Sequence[PassRate]) -> None:
-    append_jsonl(
-      self._evals,
-      (
-        {"when": when, "step": step, "domain": r.domain, "passed": r.passed, "total": r.total}
-        for r in rates
-        if r.domain != "all"
-      ),
-    )
-
-
-def _sample(phase: str, step: int, played: Played) -> dict[str, Any]:
-  task, grade = played.spec.task, played.grade
-  record = {
-    "phase": phase,
-    "step": step,
-    "domain": task.domain,
-    "prompt": "\n\n".join(message["content"] for message in task.messages),
-    "response": played.episode.response,
-    "reward": grade.rewards.get(""),
-    "rewards": dict(grade.rewards),
-    "passed": grade.passed,
-    "outcome": str(grade.outcome),
-    "finish_reason": str(played.episode.finish_reason),
-  }
-  # What `domains --replay` reads.
-  return record | recorded(task, played.episode) if played.several_turns else record
 
 
 def measure(session: Session, state: RLState, log: RunLog, when: str, observer: Observer) -> None:
@@ -182,7 +140,10 @@ def save(session: Session, checkpoints: Checkpoints, state: RLState) -> None:
     "model": _model_record(session),
     "config_hash": config_hash(session.experiment),
     "mixture": state.mixture.state(),
+    "domains": domain_changes.record(session),
     "entropy": state.entropy,
+    "guard": None if state.guard is None else state.guard.to_record(),
+    "watched": None if state.watched is None else hacking.to_record(state.watched),
     "jax": jax.__version__,
   }
   arrays = {"policy": state.policy, "critic": state.critic}
@@ -202,6 +163,24 @@ def _model_record(session: Session) -> dict[str, Any]:
   )
 
 
+def changes_since(session: Session, meta: dict[str, Any]) -> list[Change]:
+  """Of the domains, since a checkpoint; none for one from before domains had versions."""
+  then = meta.get("domains")
+  return [] if then is None else domain_changes.changes(then, domain_changes.record(session))
+
+
+def log_changes(
+  session: Session, checkpoints: Checkpoints, state: RLState, log: RunLog, observer: Observer
+) -> None:
+  """Says which domains have come, gone or changed since the newest checkpoint."""
+  step = checkpoints.latest()
+  if step is None:
+    return
+  for change in changes_since(session, checkpoints.meta(step)):
+    log.decision(state.step - 1, change.kind, change.domain, change.evidence)
+    observer.on_status(f"domain {change.domain}: {change.kind}")
+
+
 def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> RLState:
   """The newest checkpoint, or the state at step 0.
 
@@ -219,10 +198,18 @@ def restore(session: Session, checkpoints: Checkpoints, observer: Observer) -> R
   like = {"policy": policy, "critic": critic}
   arrays = checkpoints.restore(step, {k: v for k, v in like.items() if v is not None})
   session.release_start()
+  changed = changes_since(session, meta)
+  meta = domain_changes.without_seen(
+    meta, {c.domain for c in changed if c.kind == domain_changes.REVERSIONED}
+  )
   mixture.restore(meta["mixture"])
   observer.on_status(f"resumed from step {step}")
   # A control that the checkpoint does not know yet starts now.
   entropy = initial_entropy(session.experiment)
   if entropy is not None and meta.get("entropy") is not None:
     entropy = EntropyState(*meta["entropy"])
-  return RLState(step, arrays["policy"], arrays.get("critic"), mixture, entropy)
+  record = meta.get("guard")
+  guard = None if record is None else Guarded.of_record(record)
+  record = meta.get("watched")
+  watched = None if record is None else hacking.of_record(record)
+  return RLState(step, arrays["policy"], arrays.get("critic"), mixture, entropy, guard, watched)

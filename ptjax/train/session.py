@@ -14,7 +14,8 @@ from ptjax.core.types import Trajectory
 from ptjax.data.chat_template import ChatTemplate
 from ptjax.domains import catalog
 from ptjax.domains.domain import Domain
-from ptjax.envs.environment import Services
+from ptjax.domains.fitting import fitting
+from ptjax.envs.environment import Message, Services
 from ptjax.experience.mixture import DomainConfig
 from ptjax.experience.packing import PackConfig
 from ptjax.models.config import DecoderConfig
@@ -164,6 +165,8 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
   check_rows(e.pack, Layout(mesh, e.rules))
   loaded = load_model(e.model, mesh, e.rules)
   domains = build_domains(e.domains)
+  if e.policy.skip_long_prompts:
+    domains = _with_short_prompts(e, domains, loaded.template)
   check_room(e, domains)
   _pool_config(e, workdir, "")  # a wrong configuration is told whether or not it is used
   images = sorted({domain.image for domain in domains.values() if domain.sandboxed})
@@ -190,6 +193,18 @@ def open_session(experiment: Experiment, workdir: pathlib.Path) -> Iterator[Sess
       runner=runner,
       critic=build_critic(e, loaded.model, mesh, loaded.start),
     )
+
+
+def _with_short_prompts(
+  e: Experiment, domains: Mapping[str, Domain], template: ChatTemplate
+) -> dict[str, Domain]:
+  """The domains, without tasks that leave no room for an answer."""
+
+  def tokens(messages: Sequence[Message]) -> int:
+    return len(template.encode(messages, add_generation_prompt=True))
+
+  limit = e.engine.max_length - e.policy.max_new_tokens
+  return {name: fitting(domain, tokens, limit) for name, domain in domains.items()}
 
 
 def check_room(e: Experiment, domains: Mapping[str, Domain]) -> None:

@@ -14,10 +14,14 @@ from ptjax.algos.value_loss import explained_variance
 from ptjax.core.metrics import Max, Mean, Min, Std
 from ptjax.core.types import FinishReason, Outcome, Trajectory
 from ptjax.envs.tools import CallError
+from ptjax.experience.balance import Seen
 from ptjax.experience.collect import Played
 from ptjax.experience.groups import Sampled, by_group
 from ptjax.rollout.engine import EngineStats
 from ptjax.train.batch import Batch, PerAction
+
+WORST = 5
+"""Domains of which `domains/pass_worst` is the mean, those with the lowest pass rates."""
 
 
 def rollout_metrics(played: Sequence[Played]) -> dict[str, Any]:
@@ -101,6 +105,24 @@ def balance_metrics(shares: Mapping[str, float]) -> dict[str, float]:
   }
 
 
+def domains_metrics(seen: Mapping[str, Seen]) -> dict[str, float]:
+  """Recent training pass rates over the domains seen so far: quantiles, and the mean of the worst.
+
+  Not a curve a domain: with a hundred of them nobody reads those.
+  """
+  rates = sorted(s.slow[0] / s.slow[1] for s in seen.values() if s.slow[1] > 0)
+  if len(seen) < 2 or not rates:
+    return {}
+  low, middle, high = np.quantile(rates, (0.1, 0.5, 0.9))
+  return {
+    "domains/seen": float(len(rates)),
+    "domains/pass_worst": float(np.mean(rates[:WORST])),
+    "domains/pass_q10": float(low),
+    "domains/pass_q50": float(middle),
+    "domains/pass_q90": float(high),
+  }
+
+
 def _group_metrics(scored: Sequence[Played]) -> dict[str, Any]:
   groups = by_group(scored)
   spreads = [np.ptp([p.grade.rewards[""] for p in members]) for members in groups.values()]
@@ -164,6 +186,11 @@ class Stopwatch:
     start = time.perf_counter()
     yield
     self._phases[name] = time.perf_counter() - start
+
+  @property
+  def seconds(self) -> Mapping[str, float]:
+    """Of each phase so far."""
+    return self._phases
 
   def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Times, rates and memory. Rates count the tokens that a user sees: sampled tokens a

@@ -175,3 +175,18 @@ def test_a_part_is_restored_to_host_memory(trainer, tmp_path):
     part = reading.restore_part(1, {"policy": {"params": like}})
   assert_bitwise(part, {"policy": {"params": like}})
   assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(part))
+
+
+def test_chosen_checkpoints_are_preserved(tmp_path):
+  checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep=1))
+  state = {"x": jnp.zeros(2)}
+  for step in range(1, 5):
+    checkpoints.preserve(2)
+    checkpoints.save(step, state, {})
+    checkpoints.wait()
+  assert [step for step in range(1, 5) if checkpoints.has(step)] == [2, 4]
+  checkpoints.preserve()
+  checkpoints.save(5, state, {})
+  checkpoints.wait()
+  assert [step for step in range(1, 6) if checkpoints.has(step)] == [5]
+  checkpoints.close()

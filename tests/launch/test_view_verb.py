@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from ptjax.data.annotated_pairs import read_pairs
 from ptjax.launch import view
 from ptjax.launch.cli import main
 
@@ -82,3 +83,32 @@ def test_an_unscored_episode_counts_in_no_mean(run_dir, capsys):
 def test_long_text_is_cut():
   text = view.printable("x" * (view.CHARACTERS_SHOWN + 5))
   assert text.endswith("\n[5 characters more]")
+
+
+def test_the_review_queue(run_dir, capsys):
+  answer = {
+    "id": "2.0", "step": 2, "why": "suspicious", "oddness": 1.5, "domain": "code", "license": "MIT",
+    "messages": [{"role": "user", "content": "2+2?"}], "response": "\x1bgamed", "reward": 1.0,
+  }  # fmt: skip
+  (run_dir / "review.jsonl").write_text(json.dumps(answer) + "\n")
+  assert main(["view", str(run_dir)]) == 0
+  out = capsys.readouterr().out
+  assert "review queue: 1 to judge, 0 judged" in out
+  assert "2.0: code, suspicious, oddness 1.50" in out
+  assert "\\x1bgamed" in out
+  pairs = str(run_dir / "pairs.jsonl")
+  judge = ["view", str(run_dir), "--verdict", "2.0=bad", "--annotator", "a17"]
+  assert main([*judge, "--preferences", pairs]) == 0
+  assert "0 to judge, 1 judged" in capsys.readouterr().out
+  (pair,) = read_pairs(pairs, unpaired=True)
+  assert pair.rejected == "\x1bgamed"
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [(["--verdict", "2.0"], "must be ID=good or ID=bad"), (["--verdict", "2.0=bad"], "--annotator"),
+   (["--verdict", "2.0=bad", "--annotator", "a"], "no answer '2.0'")],
+)  # fmt: skip
+def test_wrong_verdicts(run_dir, capsys, arguments, message):
+  assert main(["view", str(run_dir), *arguments]) == 2
+  assert message in capsys.readouterr().err

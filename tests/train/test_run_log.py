@@ -4,7 +4,7 @@ import json
 
 from ptjax.core.metrics import append_jsonl
 from ptjax.evals.heldout import PassRate
-from ptjax.train.run import RunLog
+from ptjax.train.run_log import RunLog
 
 
 def phases(workdir):
