@@ -3,8 +3,9 @@
 Tasks are folders in Harbor's format (`harbor`). The policy has a shell on a real terminal, with no
 network but pip's mirror in the image. When its episode is over, all that it started is ended; only
 then are the tests written, run with a home of their own, and their verdict taken from the file
-/logs/verifier/reward.txt. Programs of the policy never run beside them: where its work has to be
-run, tests/run.sh does that before, its processes are ended too, and tests read what it left.
+/logs/verifier/reward.json or reward.txt. Programs of the policy never run beside them: where its
+work has to be run, tests/run.sh does that before, its processes are ended too, and tests read what
+it left.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from typing import Any
 from ptjax.domains.domain import Domain
 from ptjax.domains.harbor import WORK, Folder, read_folder
 from ptjax.domains.split import HELDOUT_SHARE
+from ptjax.envs import strict_json
 from ptjax.envs.context import Context, Episodic, Tool, converse
 from ptjax.envs.environment import Budget, Episode, Services, Split, Task
 from ptjax.envs.lease import EpisodeSandbox
@@ -37,6 +39,15 @@ episode that did would not be scored."""
 SHOWN = 4000  # characters of a command's output that the policy reads
 SETUP_S = 60.0
 HOME = "verifier_home"  # of the tests: what the policy has left in its own is not read
+ENV = {
+  "HOME": f"{WORK}/{HOME}",
+  "PATH": "/usr/local/bin:/usr/bin:/bin",
+  # Python takes no module from the directory that it runs in, which is the policy's.
+  "PYTHONSAFEPATH": "1",
+  "PYTHONPATH": f"{WORK}/tests",
+}
+"""Of the tests."""
+_REWARDS = ("logs/verifier/reward.json", "logs/verifier/reward.txt")
 
 _MAKE_ROOM = (Path(__file__).parent / "terminal_guest.py").read_text()
 
@@ -84,9 +95,9 @@ async def verify(sandbox: EpisodeSandbox, folder: Folder) -> Verdict:
   done = await step(
     ("bash", f"{WORK}/tests/test.sh"),
     files={f"tests/{name}": data for name, data in folder.tests.items()},
-    env={"HOME": f"{WORK}/{HOME}", "PATH": "/usr/local/bin:/usr/bin:/bin"},
+    env=ENV,
     cwd=folder.workdir,
-    copy_out=("logs/verifier/reward.txt",),
+    copy_out=_REWARDS,
   )
   return _verdict(done)
 
@@ -94,17 +105,27 @@ async def verify(sandbox: EpisodeSandbox, folder: Folder) -> Verdict:
 def _verdict(done: Result) -> Verdict:
   if done.outcome is not Outcome.exit:
     return Verdict(0.0, _fault(done, "the tests"))
-  text = done.files.get("logs/verifier/reward.txt")
+  text = next((done.files[name] for name in _REWARDS if name in done.files), None)
   if text is None:
     said = done.stderr.decode(errors="replace").strip()[-200:]
     return Verdict(0.0, f"the tests ended with {done.exit_code} and wrote no reward: {said}")
-  try:
-    reward = float(text.decode())
-  except ValueError:
-    reward = math.nan
-  if not 0.0 <= reward <= 1.0:
+  reward = _number(text)
+  if math.isnan(reward):
     return Verdict(0.0, f"the reward is no number in [0, 1]: {text[:40]!r}")
   return Verdict(reward)
+
+
+def _number(content: bytes) -> float:
+  """A number alone, or what an object has under `reward`; NaN for all that is not in [0, 1]."""
+  try:
+    text = content.decode()
+    value, end = strict_json.decode(text)
+  except ValueError:  # no UTF-8, or no JSON
+    return math.nan
+  value = value.get("reward") if isinstance(value, dict) else value
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  # Compared before it is a float: an integer may be too large for one.
+  return float(value) if number and 0 <= value <= 1 and not text[end:].strip() else math.nan
 
 
 def _fault(done: Result, what: str) -> str:
@@ -276,6 +297,10 @@ ATTACKS: tuple[Answer, ...] = (
       f"chmod +x {_OWN}/*; export BASH_ENV=$HOME/.bashrc; D=$(python3 -m site --user-site); "
       'mkdir -p "$D"; echo "import os; os._exit(0)" >"$D/usercustomize.py"'
     ),
+    "It is done.",
+  ),
+  (
+    _command('for m in json os re sqlite3 sys unittest; do echo "raise SystemExit" >$m.py; done'),
     "It is done.",
   ),
   (_command(f"rm -rf {WORK}/*; touch {WORK}/app"), "It is done."),

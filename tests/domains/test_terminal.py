@@ -167,6 +167,12 @@ VERDICTS = {
   "echo 7 >/logs/verifier/reward.txt": (0, "the reward is no number in [0, 1]: b'7\\n'"),
   "echo nan >/logs/verifier/reward.txt": (0, "the reward is no number in [0, 1]: b'nan\\n'"),
   "echo x >/logs/verifier/reward.txt": (0, "the reward is no number in [0, 1]: b'x\\n'"),
+  'echo \'{"reward": 0.5, "time": 7}\' >/logs/verifier/reward.json': (0.5, ""),
+  "echo '{\"score\": 0.5}' >/logs/verifier/reward.json": (0, "the reward is no number in [0, 1]"),
+  "echo true >/logs/verifier/reward.json": (0, "the reward is no number in [0, 1]: b'true\\n'"),
+  "printf '9%0999d' 1 >/logs/verifier/reward.txt": (0, "the reward is no number in [0, 1]"),
+  "echo 1 1 >/logs/verifier/reward.txt": (0, "the reward is no number in [0, 1]: b'1 1\\n'"),
+  "python3 -c 'import json, helper' && echo 1 >/logs/verifier/reward.txt": (1, ""),
   "ln -s /etc/hostname /logs/verifier/reward.txt": (0, "wrote no reward"),
   "sleep 9": (0, "the tests: timeout"),
 }
@@ -178,11 +184,16 @@ def test_verdicts(tmp_path):
   async def use(services):
     found = {}
     for number, text in enumerate(VERDICTS):
-      path = write_folder(tmp_path / f"t{number}", tests__test_dot_sh=text + "\n",
-                          task_dot_toml="[verifier]\ntimeout_sec = 1.5\n")  # fmt: skip
+      path = write_folder(
+        tmp_path / f"t{number}",
+        tests__test_dot_sh=text + "\n",
+        tests__helper_dot_py="",
+        task_dot_toml="[verifier]\ntimeout_sec = 1.5\n",
+      )
       domain = terminal.build("mine", [path])
       task = domain.make_task(0, "train")
-      episode = await play_answer(domain, task, "It is done.", services)
+      plant = command("echo 'raise SystemExit(1)' >json.py")
+      episode = await play_answer(domain, task, (plant, "It is done."), services)
       found[text] = episode.artifacts["verdict"]
     return found
 

@@ -11,7 +11,12 @@ BROKEN = """
 import dataclasses
 from ptjax.domains import addends
 
-BROKEN = dataclasses.replace(addends.build(), name="chess", oracle=lambda task: "e4")
+def make_task(seed, split):
+  return dataclasses.replace(addends.make_task(seed, split), domain="chess")
+
+BROKEN = dataclasses.replace(
+  addends.build(), name="chess", make_task=make_task, oracle=lambda task: "e4"
+)
 DOMAINS = {"chess": lambda: BROKEN}
 """
 
