@@ -3,7 +3,8 @@
   python -m ptjax.launch train --config configs/reasoning_100.py --workdir runs/reasoning_100
 
 Hardware: 2 CPU cores, 12 GB. 200 steps of 20 tasks: each domain sets 40, more or fewer as its share
-moves. Not run to its end here; docs/training.md says what was.
+moves. Time: not known, it was not run to its end; docs/oversight.md says what was. SmolLM2 seldom
+writes its answer between tags: set model.source to one that was fine-tuned to.
 """
 
 from ml_collections import ConfigDict

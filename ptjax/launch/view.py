@@ -29,6 +29,8 @@ The report, DIR/report.html, is written anew from the files of the run, which ma
 
 CHARACTERS_SHOWN = 1500
 REVIEWS_SHOWN = 5
+DOMAINS_SHOWN = 20
+"""Of more domains than that, metrics of single ones are left out."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,12 +147,20 @@ def metrics_table(record) -> Table:
   table = Table("metric", title="metrics")
   for heading in ("first", "last", "min", "max"):
     table.add_column(heading, justify="right")
-  for name in sorted({name for row in record.metrics for name in row} - {"step"}):
+  names = {name for row in record.metrics for name in row} - {"step"}
+  if len(record.domains) > DOMAINS_SHOWN:  # the quantiles over them stay
+    names -= {n for n in names for d in record.domains if _is_of(n, d)}
+  for name in sorted(names):
     values = record.series(name).finite
     if values:
       shown = (values[0], values[-1], min(values), max(values))
       table.add_row(name, *(f"{value:.4g}" for value in shown))
   return table
+
+
+def _is_of(metric: str, domain: str) -> bool:
+  """Whether a metric is of one domain alone."""
+  return metric in (f"pass/{domain}", f"reward/{domain}") or metric.startswith(f"reward/{domain}/")
 
 
 def trajectories_table(record) -> Table:

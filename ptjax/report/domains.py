@@ -83,8 +83,8 @@ def table(run: Run) -> Markup:
   total, domains = (rows[0], rows[1:]) if len(rows) > 1 else (None, rows)
   orders = [_order(domains, key) for _, _, key in columns]
   style = "".join(
-    f"#by{i}:checked~.rows>.row{{order:var(--k{i})}}#by{i}:checked~.rows>.head>label[for=by{i}]"
-    f"{{color:var(--ink);font-weight:600}}"
+    f"#by{i}:checked~.rows>.row:not(.head){{order:var(--k{i})}}"
+    f"#by{i}:checked~.rows>.head>label[for=by{i}]{{color:var(--ink);font-weight:600}}"
     for i in range(len(columns))
   )
   boxes = [_radio(i) for i in range(len(columns))]

@@ -72,7 +72,7 @@ code{font:12.5px ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monosp
 .row>:first-child{text-align:left;overflow-wrap:anywhere}
 .row.head{order:-2;color:var(--muted);font-size:12.5px}
 .row.head label{cursor:pointer}
-.row.total{font-weight:600;order:-1}
+.row.total{font-weight:600}
 .row small{display:block;color:var(--muted);font-size:11px;font-weight:400}
 @media print{pre{max-height:none}details{display:none}}
 """

@@ -1,4 +1,4 @@
-"""Watches the rewards of a run for hacking: plays canaries, asks second grader, queues answers.
+"""Watches the rewards of a run for hacking: plays canaries, asks second graders, queues answers.
 
 The tests are in `evals.hacking`. What they remember is part of `RLState`.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ptjax.core.types import Outcome
 from ptjax.evals import hacking
 from ptjax.evals.canaries import canary, guess_rates, has_canaries
 from ptjax.evals.hacking import CANARY, GAP, Alarm, HackingConfig, Watched
@@ -18,7 +19,8 @@ from ptjax.experience.collect import EpisodeSpec, Played, collect
 from ptjax.experience.groups import by_group
 from ptjax.experience.mixture import task_seed
 from ptjax.train import costs
-from ptjax.train.rl import RLState, StepDone
+from ptjax.train.experiment import Experiment
+from ptjax.train.rl import InfrastructureError, RLState, StepDone
 from ptjax.train.run_log import RunLog
 from ptjax.train.session import Session
 
@@ -127,6 +129,7 @@ class HackWatch:
     work = collect(s.engine, s.template, s.domains, specs, s.services, s.experiment.policy, seed)
     played = s.runner.run(work)
     seconds = time.perf_counter() - start
+    check_lost(s.experiment, state.step, played)
     passed: dict[str, dict[str, list[float]]] = {n: {CANARY: [], GAP: []} for n in active}
     for p, kind in zip(played, kinds, strict=True):
       if p.trainable:
@@ -192,6 +195,17 @@ class HackWatch:
     for number, (i, why) in enumerate(chosen):
       domain = self._session.domains[scored[i].spec.task.domain]
       self._log.review(f"{step - 1}.{number}", step - 1, why, odd[i], scored[i], domain.license)
+
+
+def check_lost(e: Experiment, step: int, played: Sequence[Played]) -> None:
+  """Raises InfrastructureError where a deterministic run has lost an episode of an evaluation."""
+  lost = [p for p in played if p.grade.outcome is Outcome.INFRA_FAILED]
+  if lost and e.rl.deterministic:
+    raise InfrastructureError(
+      f"step {step}: an evaluated episode of domain {lost[0].spec.task.domain} has no score "
+      f"({lost[0].grade.detail}); rl.deterministic=True drops none; resume the run, or set it to "
+      f"False"
+    )
 
 
 def rewarded(played: Sequence[Played]) -> dict[str, list[str]]:

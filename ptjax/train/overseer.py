@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from ptjax.checkpoint.manager import Checkpoints
-from ptjax.core.types import Outcome
 from ptjax.evals import guarded
 from ptjax.evals.guard import Action, GuardSchedule, Kind
 from ptjax.evals.heldout import EvalConfig, heldout, pass_rates
 from ptjax.train import costs
-from ptjax.train.hack_watch import HackWatch
-from ptjax.train.rl import InfrastructureError, RLState, StepDone
+from ptjax.train.hack_watch import HackWatch, check_lost
+from ptjax.train.rl import RLState, StepDone
 from ptjax.train.run_log import RunLog
 from ptjax.train.session import Session
 
@@ -168,13 +167,7 @@ class Overseer:
     )
     seconds = time.perf_counter() - start
     self._evaluated = costs.of_episodes(played, s.model, seconds, self._devices)
-    lost = [p for p in played if p.grade.outcome is Outcome.INFRA_FAILED]
-    if lost and e.rl.deterministic:
-      raise InfrastructureError(
-        f"step {state.step}: a held-out episode of domain {lost[0].spec.task.domain} has no score "
-        f"({lost[0].grade.detail}); rl.deterministic=True drops none; resume the run, or set it to "
-        f"False"
-      )
+    check_lost(e, state.step, played)
     rates = [rate for rate in pass_rates(played) if rate.domain != "all"]
     if state.step:
       self._log.evaluation("guard", state.step - 1, rates)

@@ -54,8 +54,10 @@ def test_drift():
   assert drift(profile, Profile()) == 0
   twice = profile.plus("the answer is 12").plus("the answer is 7")
   assert drift(profile, twice) == pytest.approx(0, abs=1e-9)
-  other = Profile().plus("zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz")
-  assert drift(profile, other) > 1.5
+  same_length = Profile().plus("z" * 15).plus("z" * 16)
+  assert 0.8 < drift(profile, same_length) <= 1  # the divergence alone, in bits; a bucket is shared
+  long = Profile().plus("z" * 31).plus("z" * 31)
+  assert drift(same_length, long) == pytest.approx(1.0)  # the lengths alone: twice as many
   watched = hacking.see_rewarded(Watched(), ["the answer is 12", "the answer is 7"])
   assert hacking.oddness(watched, "zzzz zzzz") > hacking.oddness(watched, "the answer is 9")
 

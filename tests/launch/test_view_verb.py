@@ -112,3 +112,20 @@ def test_the_review_queue(run_dir, capsys):
 def test_wrong_verdicts(run_dir, capsys, arguments, message):
   assert main(["view", str(run_dir), *arguments]) == 2
   assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "shown"), [(20, True), (21, False)])
+def test_metrics_of_single_domains_are_left_out_where_there_are_many(
+  run_dir, capsys, number, shown
+):
+  names = [f"logic/d{i}" for i in range(number)]
+  evals = [{"when": "before", "step": 0, "domain": name, "passed": 1, "total": 4} for name in names]
+  step = {f"{kind}/{name}": 0.5 for name in names for kind in ("pass", "reward")}
+  records = {"eval": evals, "metrics": [{"step": 1, "domains/pass_q50": 0.5, **step}]}
+  for name, rows in records.items():
+    (run_dir / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  (run_dir / "trajectories.jsonl").write_text("")
+  assert main(["view", str(run_dir)]) == 0
+  out = capsys.readouterr().out
+  assert ("pass/logic/d0" in out) == ("reward/logic/d0" in out) == shown
+  assert "domains/pass_q50" in out
