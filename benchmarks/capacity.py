@@ -110,8 +110,11 @@ reference kept. PPO has a critic as large as the policy. Written by
 `python -m benchmarks.capacity`.
 
 **These are formulas** (`plan --estimate`), not compilations; ask `plan` before you rent a slice.
-How far they lie from the compiler's figure has been measured for gradients of dense models in short
-rows (`tests/planning/estimates.json`), and not for experts, latent attention or rows that are cut.
+How far they lie from the compiler's figure has been measured for the gradients of thirteen
+configurations (`tests/planning/estimates.json`: dense models and experts, rows of up to 32k tokens
+cut over a context axis, tensor parallelism, PPO, adapters, 8-bit and bfloat16 weights, each remat
+policy): at most 8% of all that is on a device. `plan --search` and `--max-context` go by the
+formulas and have the compiler confirm what they find (`--confirm`).
 """
 CLOSING = """
 At 128k and 1M the rollout decides: a prompt is prefilled on every device as a whole, and the cache

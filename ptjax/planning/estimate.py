@@ -56,14 +56,14 @@ def local(setup: Setup) -> Local:
     length=-(-e.pack.length // shards),
     actions=e.pack.actions,
     tensor=math.prod(shape[axis] for axis in e.rules.ff),
-    dense=shards == 1 and _dense(setup.model, e.pack.length),
+    dense=setup.model.attention not in (AUTO, "flash"),  # a TPU has kernels, at any length
     width=wide[setup.model.activation_dtype],
     cast=wide[setup.model.matmul_dtype],
   )
 
 
 def _dense(c: DecoderConfig, length: int) -> bool:
-  """What `kernels.attention` picks for rows that are not cut."""
+  """What `kernels.attention` picks for prompts, which are on no mesh."""
   return length <= LONGEST_DENSE if c.attention == AUTO else c.attention != "flash"
 
 
@@ -95,6 +95,8 @@ def _gradient(
   layers, when the gradients of all layers exist and one layer is computed again."""
   at, trains_all = local(setup), trainer.frozen is None
   trained = _F32 * _elements(state.params)
+  # The gradient of narrow parameters is as narrow, before it is widened.
+  narrow = sum(device_bytes(x) for x in jax.tree.leaves(state.params) if x.dtype.itemsize < _F32)
   table = c.vocab_size * c.d_model // at.tensor
   always = {COPIES: _casts(setup, trainer.network(state.params), at), SAVED: _saved(c, at)}
   head = {LOGITS: 0, RESULTS: 0}
@@ -110,7 +112,7 @@ def _gradient(
     }
   layer = {
     ACTIVATIONS: _layer(c, at),
-    RESULTS: trained,
+    RESULTS: trained + narrow,
     COPIES: always[COPIES] + _largest(c, at, trains_all=trains_all),
   }
   phase = max((head, layer), key=lambda p: sum((always | p).values()))
@@ -120,11 +122,11 @@ def _gradient(
 
 
 def _casts(setup: Setup, network: Any, at: Local) -> int:
-  """Every matrix of the stacks is cast once, outside the loop over the layers, where it is kept in
-  another dtype than products read."""
+  """Every matrix of the stacks is cast once, outside the loop over the layers, where it is kept
+  wider than products read it. One in 8 bits is widened layer by layer."""
   stacks = {k: v for k, v in network.get("trunk", network).items() if k in setup.model.stacks}
   leaves = jax.tree.leaves(stacks)
-  return at.cast * sum(_elements(x) for x in leaves if x.dtype.itemsize != at.cast)
+  return at.cast * sum(_elements(x) for x in leaves if x.dtype.itemsize > at.cast)
 
 
 def _elements(tree: Any) -> int:

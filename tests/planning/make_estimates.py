@@ -42,8 +42,10 @@ class Case:
   def name(self) -> str:
     """Its fields, but for those that are as usual."""
     rest = dataclasses.fields(self)[2:]
-    told = [f"{f.name}={v}" for f in rest if (v := getattr(self, f.name)) != f.default]
-    return " ".join((self.model, self.topology, *told))
+    different = {f.name: v for f in rest if (v := getattr(self, f.name)) != f.default}
+    if self.lora is not None:
+      different["lora"] = self.lora.base
+    return " ".join((self.model, self.topology, *(f"{k}={v}" for k, v in different.items())))
 
 
 CASES = (
