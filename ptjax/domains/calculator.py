@@ -158,19 +158,17 @@ async def episode(task: Task, ctx: Context) -> None:
   ctx.artifacts["answer"] = turn.answer
 
 
+CALCULATE = Tool(
+  ToolSpec(
+    "calculate",
+    "The value of an expression of numbers, + - * / and brackets.",
+    {"expression": Parameter("string")},
+  ),
+  calculate,
+)
 TOOLS = (
-  Tool(
-    ToolSpec("look_up", "The price of one piece.", {"item": Parameter("string")}),
-    look_up,
-  ),
-  Tool(
-    ToolSpec(
-      "calculate",
-      "The value of an expression of numbers, + - * / and brackets.",
-      {"expression": Parameter("string")},
-    ),
-    calculate,
-  ),
+  Tool(ToolSpec("look_up", "The price of one piece.", {"item": Parameter("string")}), look_up),
+  CALCULATE,
 )
 
 

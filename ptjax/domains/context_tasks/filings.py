@@ -87,6 +87,13 @@ def per_share(rng: random.Random, f: Filing) -> Asked:
 KINDS = {"restated": restated, "growth": growth, "total": total, "per_share": per_share}
 
 
+def ask(rng: random.Random) -> tuple[Filing, Asked]:
+  """A report, and a question about it of a kind that is drawn."""
+  kind = rng.choice(sorted(KINDS))
+  filing = filing_blocks.make_filing(rng, filing_blocks.firm_name(rng), rng.choice(_LAST_YEARS))
+  return filing, KINDS[kind](rng, filing)
+
+
 def make(task: str, seed: int, room: Room, depths: Sequence[float] | None = None) -> Problem:
   """A question of a kind that the seed chooses.
 
@@ -100,20 +107,18 @@ def make(task: str, seed: int, room: Room, depths: Sequence[float] | None = None
     ValueError: `depths` of another number, or a room that cannot be filled.
   """
   rng = random.Random(f"{task}/{seed}")
-  kind = rng.choice(sorted(KINDS))
-  filing = filing_blocks.make_filing(rng, filing_blocks.firm_name(rng), rng.choice(_LAST_YEARS))
-  asked = KINDS[kind](rng, filing)
+  filing, asked = ask(rng)
   others = [b for b in filing_blocks.blocks(rng, filing) if b not in asked.needed]
-  others += _confusing(rng, filing)
+  others += confusing(rng, filing)
   if depths is None:
     depths = spread_depths(rng, len(asked.needed))
   elif len(depths) != len(asked.needed):
     raise ValueError(f"{task}: {len(depths)} depths for {len(asked.needed)} blocks; one for each")
   where = (*depths, *(rng.random() for _ in others))
-  archive = texts.Growing(_archive(random.Random(f"{task}/{seed}/archive"), filing.firm))
+  filler = texts.Growing(archive(random.Random(f"{task}/{seed}/archive"), filing.firm))
 
   def text_of(units: int) -> str:
-    return "\n\n".join(place(archive.first(units), (*asked.needed, *others), where))
+    return "\n\n".join(place(filler.first(units), (*asked.needed, *others), where))
 
   return filled(
     task,
@@ -133,7 +138,7 @@ def make(task: str, seed: int, room: Room, depths: Sequence[float] | None = None
   )
 
 
-def _confusing(rng: random.Random, f: Filing) -> list[str]:
+def confusing(rng: random.Random, f: Filing) -> list[str]:
   """Tables of a like-named firm with the same segments and years, and of a later report."""
   other = filing_blocks.make_filing(rng, filing_blocks.like_named(rng, f.firm), f.years[-1])
   own = {(s, y): rng.randint(10_000, 99_999) for s in f.segments for y in f.years}
@@ -149,7 +154,7 @@ def _confusing(rng: random.Random, f: Filing) -> list[str]:
   ]
 
 
-def _archive(rng: random.Random, firm: str) -> Iterator[str]:
+def archive(rng: random.Random, firm: str) -> Iterator[str]:
   """Blocks of other firms' reports, without end."""
   while True:
     name = filing_blocks.firm_name(rng)
