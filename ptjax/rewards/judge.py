@@ -1,9 +1,14 @@
 """A reward model as a child of a domain's reward tree, by configuration."""
 
 import dataclasses
+import functools
+import hashlib
+import json
+import pathlib
 
+from ptjax.data.provenance import sha256_of
 from ptjax.rewards.process import Aggregate, process_leaf
-from ptjax.rewards.reward_model import Combine, RewardModel, reward_model_leaf
+from ptjax.rewards.reward_model import DIRECTORY, Combine, RewardModel, reward_model_leaf
 from ptjax.rewards.tree import RewardTree, with_child
 
 
@@ -35,6 +40,25 @@ class JudgeConfig:
       raise ValueError(
         f"judge.coefficient {self.coefficient} is not read where steps are judged; leave it out"
       )
+
+
+def weights_hash(config: JudgeConfig) -> str:
+  """sha256 of the reward model's weights. Raises OSError where there are none."""
+  path = pathlib.Path(config.workdir) / DIRECTORY / "model.safetensors"
+  status = path.stat()
+  return _hash_of(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _hash_of(path: pathlib.Path, mtime_ns: int, size: int) -> str:
+  del mtime_ns, size  # of another file under the same name
+  return sha256_of(path)
+
+
+def version_of(config: JudgeConfig) -> str:
+  """Twelve digits that are others for other weights or settings, wherever the workdir lies."""
+  settings = dataclasses.asdict(config) | {"workdir": weights_hash(config)}
+  return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def with_judge(

@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ptjax.domains.domain import Domain
+from ptjax.experience.mixture import DomainConfig
+from ptjax.rewards import judge
 from ptjax.train.session import Session
 
 ADDED, REMOVED, REVERSIONED, REWEIGHTED = "added", "removed", "reversioned", "reweighted"
@@ -25,13 +28,20 @@ class Change:
 
 
 def record(session: Session) -> dict[str, dict[str, Any]]:
-  """The domains as a checkpoint names them; a version is the domain's and its rewards'."""
-  found = {}
-  for config in session.experiment.domains:
-    domain = session.domains[config.name]
-    version = f"{domain.version}.{domain.rewards.version}"
-    found[config.name] = {"version": version, "weight": config.weight}
-  return found
+  """The domains as a checkpoint names them."""
+  return {
+    config.name: {
+      "version": version(session.domains[config.name], config),
+      "weight": config.weight,
+    }
+    for config in session.experiment.domains
+  }
+
+
+def version(domain: Domain, config: DomainConfig) -> str:
+  """The domain's and its rewards', and what tells one reward model that judges it from another."""
+  own = f"{domain.version}.{domain.rewards.version}"
+  return own if config.judge is None else f"{own}+judge.{judge.version_of(config.judge)}"
 
 
 def changes(

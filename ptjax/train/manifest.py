@@ -2,9 +2,9 @@
 
 import pathlib
 
-from ptjax.data.provenance import PERMISSIVE, check_license, sha256_of, write_manifest
+from ptjax.data.provenance import PERMISSIVE, check_license, write_manifest
 from ptjax.experience.mixture import DomainConfig
-from ptjax.rewards.reward_model import DIRECTORY
+from ptjax.rewards.judge import weights_hash
 from ptjax.train.session import Session
 
 
@@ -36,5 +36,4 @@ def _judge(config: DomainConfig) -> dict[str, str]:
   """Which reward model has a share in a domain's rewards."""
   if config.judge is None:
     return {}
-  weights = pathlib.Path(config.judge.workdir) / DIRECTORY / "model.safetensors"
-  return {"judge": config.judge.workdir, "judge_sha256": sha256_of(weights)}
+  return {"judge": config.judge.workdir, "judge_sha256": weights_hash(config.judge)}

@@ -10,7 +10,9 @@ from ptjax.core.metrics import read_jsonl
 from ptjax.domains.catalog import DOMAINS
 from ptjax.evals.heldout import EvalConfig
 from ptjax.experience.mixture import DomainConfig
-from ptjax.train.domain_changes import changes, without_seen
+from ptjax.rewards.judge import JudgeConfig
+from ptjax.rewards.reward_model import DIRECTORY
+from ptjax.train.domain_changes import changes, version, without_seen
 from ptjax.train.experiment import RLConfig
 from ptjax.train.run import run
 
@@ -53,6 +55,24 @@ def test_a_run_goes_on_under_other_domains(tiny_source, tmp_path, monkeypatch):
   ]
   assert decisions[0]["evidence"] == {"version": "2.1", "version_before": "1.1"}
   assert drawn(tmp_path) == [{"a", "b"}, {"a", "b"}, {"a", "c"}, {"a", "c"}]
+
+
+def test_another_judge_is_another_version(tmp_path):
+  def judged(weights: bytes, **settings):
+    directory = tmp_path / "judge" / DIRECTORY
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "model.safetensors").write_bytes(weights)
+    config = DomainConfig("toy", judge=JudgeConfig(str(tmp_path / "judge"), **settings))
+    return version(toy_domain(), config)
+
+  plain, first = version(toy_domain(), DomainConfig("toy")), judged(b"one")
+  assert first.startswith(f"{plain}+judge.")
+  assert judged(b"one") == first
+  assert len({plain, first, judged(b"two"), judged(b"one", weight=0.5)}) == 4
+  then, now = ({"toy": {"version": v, "weight": 1.0}} for v in (first, judged(b"two")))
+  ((kind, evidence),) = ((c.kind, c.evidence) for c in changes(then, now))
+  assert kind == "reversioned"
+  assert evidence == {"version": judged(b"two"), "version_before": first}
 
 
 def test_nothing_changes():
