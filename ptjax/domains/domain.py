@@ -13,6 +13,7 @@ from ptjax.rewards import tree
 from ptjax.rewards.failures import InfraFailure, ScoringFailure
 
 Audit = Callable[[Task, str, Services], Awaitable[bool]]
+Picture = Callable[[Task, str, Services], Awaitable[bytes]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Domain:
       task. A run that watches for hacking compares it with `passed`.
     canary: `seed -> Task` that no honest answer solves; None makes one of two other tasks, see
       `evals.canaries`.
+    picture: draws what a response has made, a PNG; None where there is nothing to be seen.
     play: runs an episode.
     sandboxed: whether its environment or its grader runs programs; sandboxes start only then.
     image: what those sandboxes hold, see `sandbox_runner.images`; "" for the host's Python.
@@ -54,6 +56,7 @@ class Domain:
   attacks: tuple[Answer, ...] = ()
   audit: Audit | None = None
   canary: Callable[[int], Task] | None = None
+  picture: Picture | None = None
   play: Play = single_turn.play
   sandboxed: bool = False
   image: str = ""

@@ -154,6 +154,15 @@ def _pool(task: Task, services: Services) -> Pool:
   return pool
 
 
+async def picture(task: Task, response: str, services: Services) -> bytes:
+  """A PNG of the solid that an answer makes. Raises ValueError where it makes none."""
+  pool, program = _pool(task, services), code_grading.extract_code(response)
+  mesh = await make_mesh(task.data["language"], program, pool)
+  if mesh is None:
+    raise ValueError(f"{task.domain}: the answer makes no mesh, so there is nothing to draw")
+  return await draw_picture(mesh, pool)
+
+
 async def grade_solid(task: Task, response: str, services: Services) -> float:
   """`score` of the solid that the answer makes; 0 where it makes none."""
   pool = _pool(task, services)
@@ -199,6 +208,7 @@ def build(language: Language) -> Domain:
     passed=lambda rewards: rewards["domain/solid"] == 1.0,
     oracle=oracle,
     attacks=ATTACKS,
+    picture=picture,
     sandboxed=True,
     image=IMAGE,
   )

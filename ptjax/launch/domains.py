@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import fnmatch
 import json
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ EPILOG = """\
 examples:
   python -m ptjax.launch domains
   python -m ptjax.launch domains 'reasoning/*sudoku*' --sample 2
+  python -m ptjax.launch domains 'solids/*' --sample 1 --pictures drawn
   python -m ptjax.launch domains reasoning/maze@2 --play
   python -m ptjax.launch domains terminal/access_log --play --record played.jsonl
   python -m ptjax.launch domains --replay played.jsonl
@@ -49,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   how.add_argument(
     "--replay", type=Path, metavar="FILE", help="play transcripts again, and compare what is shown"
   )
+  parser.add_argument(
+    "--pictures", type=Path, metavar="DIR", help="draw the right answers that --sample shows"
+  )
   parser.add_argument("--record", type=Path, metavar="FILE", help="append what --play has played")
   parser.add_argument("--seed", type=int, default=0, help="of the first task")
   parser.add_argument("--split", choices=("train", "heldout"), default="train")
@@ -63,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
     raise ValueError(f"--tasks {args.tasks} must be at least 1")
   if args.record and not args.play:
     raise ValueError("--record writes down what --play plays; add --play")
+  if args.pictures and args.sample is None:
+    raise ValueError("--pictures draws what --sample shows; add --sample 1")
   if args.replay:
     return asyncio.run(_replay(args.replay, args.names, args.module, args.json))
   builders = chosen(args.names, args.module)
@@ -71,7 +78,10 @@ def run(args: argparse.Namespace) -> int:
   if args.play:
     return asyncio.run(_play(_one(builders), args.seed, args.split, args.record))
   if args.sample is not None:
-    _sample(builders, range(args.seed, args.seed + args.sample), args.split, args.json)
+    seeds = range(args.seed, args.seed + args.sample)
+    _sample(builders, seeds, args.split, args.json)
+    if args.pictures:
+      asyncio.run(_draw(builders, seeds, args.split, args.pictures))
     return 0
   _list(builders, args.json)
   return 0
@@ -165,6 +175,21 @@ def _sample(builders, seeds: range, split, as_json: bool) -> None:
     for turn in item["right"] if isinstance(item["right"], list) else [item["right"]]:
       print(f"[right] {turn}")
     print()
+
+
+async def _draw(builders, seeds: range, split, directory: Path) -> None:
+  """A PNG of each right answer of the domains that draw; says on stderr where they are."""
+  domains = [domain for build in builders.values() if (domain := build()).picture is not None]
+  if not domains:
+    raise ValueError("--pictures: none of these domains draws its answers; 'solids/*' do")
+  directory.mkdir(parents=True, exist_ok=True)
+  async with _services(domains) as services:
+    for domain in domains:
+      for seed in seeds:
+        task = domain.make_task(seed, split)
+        path = directory / f"{domain.name.replace('/', '-')}-{seed}.png"
+        path.write_bytes(await domain.picture(task, domain.oracle(task), services))
+        print(f"picture  {path}", file=sys.stderr)
 
 
 def _right(domain: "Domain", task) -> str | list[str]:

@@ -138,14 +138,21 @@ def test_meshes_that_are_none():
 
 
 def test_a_picture_shows_the_solid(with_image):
-  async def use(services):
-    pool = services.pool(solids.IMAGE)
-    mesh = await solids.make_mesh("manifold", csg.to_python(PLATE), pool)
-    return await solids.draw_picture(mesh, pool, (160, 120))
+  domain = solids.build("manifold")
+  task = domain.make_task(0, "train")
+  drawn = with_image(
+    solids.IMAGE, lambda services: domain.picture(task, domain.oracle(task), services)
+  )
+  picture = Image.open(io.BytesIO(drawn))
+  assert picture.size == (640, 480)
+  assert len(picture.getcolors(1 << 19)) >= 4  # the ground, and faces in more than two lights
 
-  picture = Image.open(io.BytesIO(with_image(solids.IMAGE, use)))
-  assert picture.size == (160, 120)
-  assert len(picture.getcolors(20000)) >= 4  # the ground, and faces in more than two lights
+
+def test_what_makes_no_mesh_is_not_drawn(with_image):
+  domain = solids.build("manifold")
+  task = domain.make_task(0, "train")
+  with pytest.raises(ValueError, match="makes no mesh"):
+    with_image(solids.IMAGE, lambda services: domain.picture(task, "solid = 1", services))
 
 
 def test_without_sandboxes_it_says_so():

@@ -137,3 +137,12 @@ def test_mistakes(capsys, argv, message):
   status, out = call(capsys, *argv)
   assert status == 2
   assert message in out.err
+
+
+def test_pictures_of_what_cannot_be_drawn(capsys, tmp_path):
+  status, out = call(capsys, "addends", "--sample", "1", "--pictures", str(tmp_path))
+  assert status == 2
+  assert "none of these domains draws its answers" in out.err
+  status, out = call(capsys, "solids/manifold", "--pictures", str(tmp_path))
+  assert status == 2
+  assert "add --sample 1" in out.err
