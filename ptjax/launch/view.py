@@ -12,8 +12,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ptjax.data import reviews
-
 NAME = "view"
 HELP = "show a run in the terminal and write its report"
 EPILOG = """\
@@ -50,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+  from ptjax.data import reviews
   from ptjax.report.run import load_run
 
   record = load_run(args.directory)
@@ -95,6 +94,8 @@ def summary(record, samples: int, domain: str | None = None) -> Iterator[Rendera
 
 def judge(directory: str, verdict: str, annotator: str) -> None:
   """Records a verdict written as ID=good or ID=bad; raises ValueError for another."""
+  from ptjax.data import reviews
+
   key, equals, said = verdict.partition("=")
   if not equals or said not in ("good", "bad"):
     raise ValueError(f"--verdict {verdict!r} must be ID=good or ID=bad")
