@@ -48,12 +48,7 @@ def sending(kernel: Callable, sent: Sent, num_inputs: int, num_outputs: int) -> 
     before = jax.lax.rem(me + sent.size - 1, sent.size)
     copies = [
       pltpu.make_async_remote_copy(
-        source,
-        target,
-        left.at[n],
-        arrived.at[n],
-        device_id={sent.axis: after},
-        device_id_type=pl.DeviceIdType.MESH,
+        source, target, left.at[n], arrived.at[n], device_id={sent.axis: after}
       )
       for n, (source, target) in enumerate(zip(leaving, arriving, strict=True))
     ]
@@ -61,9 +56,7 @@ def sending(kernel: Callable, sent: Sent, num_inputs: int, num_outputs: int) -> 
     @pl.when(_everywhere(lambda axis: 0))
     def _():
       barrier = pltpu.get_barrier_semaphore()
-      pl.semaphore_signal(
-        barrier, 1, device_id={sent.axis: before}, device_id_type=pl.DeviceIdType.MESH
-      )
+      pl.semaphore_signal(barrier, 1, device_id={sent.axis: before})
       pl.semaphore_wait(barrier, 1)
       for copy in copies:
         copy.start()
