@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,14 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
   os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
+# Most of a tiny run is compilation: what one test compiled serves the next, and the processes that
+# it starts. Each worker has its own, since JAX writes an entry in place.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
+  Path(__file__).parent.parent
+  / ".pytest_cache/programs"
+  / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 # A figure is drawn without a display.
 os.environ["MPLBACKEND"] = "agg"
 

@@ -115,10 +115,9 @@ class Trainer:
     """
     self.frozen, self._router = frozen, router
     self._schedule = learning_rate(config, num_updates)
-    self._optimizer = optimizer = make_optimizer(config, self._schedule)
-    self._loss, self._gradients, self._narrow = loss, {}, config.narrow
-    self._add = jax.jit(functools.partial(jax.tree.map, jnp.add), donate_argnums=0)
-    self._apply = jax.jit(functools.partial(_apply, optimizer), donate_argnums=0)
+    self._optimizer = make_optimizer(config, self._schedule)
+    self._loss, self._narrow = loss, config.narrow
+    self._programs: dict[tuple, Any] = {}
 
   def init(self, params: Params) -> TrainState:
     """A state at update 0. The parameters are taken over: do not use them elsewhere.
@@ -159,7 +158,7 @@ class Trainer:
     )
     programs = {
       "gradient": lambda: self._lower_gradient(state.params, batch, *whole),
-      "apply": lambda: self._apply.lower(state, grads),
+      "apply": lambda: self._apply(state).lower(state, grads),
     }
     whole: tuple = ()
     if self._router is not None:
@@ -174,20 +173,40 @@ class Trainer:
       return gradient.lower(params, *batch)
     return gradient.func.lower(self.frozen.base, params, *batch)
 
+  def _program(self, name: str, tree: Any, make: Callable[[Any], Any]) -> Any:
+    """`make(shardings of the tree)`, made once; the results of a program lie where its inputs lie.
+
+    Left to itself, the compiler may put a copy of the whole on every device; or it names the same
+    place otherwise, and every program that reads the result is compiled anew.
+    """
+    shardings = jax.tree.map(lambda x: x.sharding, tree)
+    key = (name, *jax.tree.leaves(shardings))
+    if key not in self._programs:
+      self._programs[key] = make(shardings)
+    return self._programs[key]
+
   def _gradient(self, params: Params) -> Any:
-    """The compiled gradient of a micro-batch, which lies where the parameters lie: left to
-    itself, the compiler may put a copy of the whole on every device."""
-    shardings = jax.tree.map(lambda x: x.sharding, params)
-    key, frozen = tuple(jax.tree.leaves(shardings)), self.frozen
-    if key not in self._gradients:
-      out = (shardings, None, None)
+    """The compiled gradient of a micro-batch."""
+
+    def make(shardings: Any) -> Any:
+      out, frozen = (shardings, None, None), self.frozen
       if frozen is None:
-        gradient = jax.jit(functools.partial(_gradient, self._loss), out_shardings=out)
-      else:
-        of = functools.partial(_adapter_gradient, self._loss, frozen.scale)
-        gradient = functools.partial(jax.jit(of, out_shardings=out), frozen.base)
-      self._gradients[key] = gradient
-    return self._gradients[key]
+        return jax.jit(functools.partial(_gradient, self._loss), out_shardings=out)
+      of = functools.partial(_adapter_gradient, self._loss, frozen.scale)
+      return functools.partial(jax.jit(of, out_shardings=out), frozen.base)
+
+    return self._program("gradient", params, make)
+
+  def _add(self, params: Params) -> Any:
+    """The compiled sum of two gradients."""
+    add = functools.partial(jax.tree.map, jnp.add)
+    make = functools.partial(jax.jit, add, donate_argnums=0)
+    return self._program("add", params, lambda shardings: make(out_shardings=shardings))
+
+  def _apply(self, state: TrainState) -> Any:
+    """The compiled update of a state by a gradient."""
+    make = functools.partial(jax.jit, functools.partial(_apply, self._optimizer), donate_argnums=0)
+    return self._program("apply", state, lambda shardings: make(out_shardings=(shardings, None)))
 
   def _shardings(self, opt_state: optax.OptState, params: Params) -> Any:
     return _like_params(self._optimizer, opt_state, params, _everywhere(params))
@@ -209,7 +228,7 @@ class Trainer:
       whole = (self._router.whole(self.network(params), batches),) if batches else ()
     for batch in batches:
       more, share, part = gradient(params, batch, *whole)
-      grads = more if grads is None else self._add(grads, more)
+      grads = more if grads is None else self._add(params)(grads, more)
       loss, metrics = loss + share, merge(metrics, part)
     return grads, loss, metrics
 
@@ -219,7 +238,7 @@ class Trainer:
     if grads is None:
       grads = jax.tree.map(jnp.zeros_like, state.params)
     rate = self._schedule(state.updates)
-    state, norm = self._apply(state, grads)
+    state, norm = self._apply(state)(state, grads)
     if self._router is not None and LOAD in metrics:
       load: Any = metrics.pop(LOAD)
       metrics |= load_metrics(load)

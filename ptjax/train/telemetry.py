@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from ptjax.algos.value_loss import explained_variance
@@ -156,13 +157,22 @@ def batch_metrics(batch: Batch) -> dict[str, Any]:
   }
   if batch.returns is not None and batch.old_values is not None:
     values, returns = np.concatenate(batch.old_values), np.concatenate(batch.returns)
-    mask = np.ones(len(values), bool)
-    explained = float(explained_variance(values, returns, mask))
-    metrics["value/explained_variance"] = explained
+    metrics["value/explained_variance"] = _explained(values, returns)
     metrics["value/return_mean"] = Mean.of(returns)
   if batch.entropy_coef is not None:
     metrics["policy/entropy_coef"] = batch.entropy_coef
   return metrics
+
+
+_explained_variance = jax.jit(explained_variance)
+
+
+def _explained(values: np.ndarray, returns: np.ndarray) -> float:
+  """Padded to a power of two: each step has another number of tokens, and few programs do."""
+  count = len(values)
+  size = 1 << (count - 1).bit_length()
+  padded = (np.pad(x, (0, size - count)) for x in (values, returns))
+  return float(_explained_variance(*padded, np.arange(size) < count))
 
 
 def kl_metric(trajectories: Sequence[Trajectory], reference: PerAction) -> Mean:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from train_toys import (
@@ -70,6 +71,21 @@ def test_the_critic_starts_at_zero_and_gae_then_is_the_return(session):
     np.testing.assert_array_equal(returns, np.full(trajectory.num_actions, trajectory.reward))
   assert np.concatenate(batch.advantages).mean() == pytest.approx(0, abs=1e-6)
   assert metrics["value/explained_variance"] == pytest.approx(0, abs=1e-6)
+
+
+def test_another_number_of_tokens_needs_no_new_program(session, caplog):
+  state, seen = first_state(session, step=WARMUP + 1), set()
+  with jax.log_compiles():
+    for seed in range(4):
+      caplog.clear()
+      trajectories = toy_trajectories(seed)
+      batch, _ = prepare(session, state, trajectories)
+      policy, critic, _ = update(session, state, batch)
+      state = RLState(state.step + 1, policy, critic, state.mixture)
+      compiled = [r.getMessage()[:60] for r in caplog.records if "Compiling" in r.getMessage()]
+      assert bool(compiled) == (seed == 0), compiled
+      seen.add(sum(t.num_actions for t in trajectories))
+  assert len(seen) == 4
 
 
 def test_the_critic_learns_and_its_warm_up_leaves_the_policy_alone(session):
